@@ -1,0 +1,31 @@
+"""A LangGraph checkpointer whose only infrastructure is an S3 bucket."""
+
+from langgraph.checkpoint.s3._saver import S3Saver
+from langgraph.checkpoint.s3.errors import (
+    AccessDenied,
+    BucketNotFound,
+    CheckpointPruned,
+    Contended,
+    CorruptObject,
+    InvalidInput,
+    MissingObject,
+    ObjectTooLarge,
+    S3SaverError,
+    StorageError,
+    UnsupportedFormat,
+)
+
+__all__ = [
+    "AccessDenied",
+    "BucketNotFound",
+    "CheckpointPruned",
+    "Contended",
+    "CorruptObject",
+    "InvalidInput",
+    "MissingObject",
+    "ObjectTooLarge",
+    "S3Saver",
+    "S3SaverError",
+    "StorageError",
+    "UnsupportedFormat",
+]

@@ -1,0 +1,85 @@
+"""What a saver remembers between operations: it makes a `put` cheap and is never needed for it to be right.
+
+Checkpoints that were just read or written, so that their children know what they inherit without
+reading them again; and the newest stamp seen, so that a slow clock cannot put a write behind one
+that its writer had read.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+
+from langgraph.checkpoint.s3._keys import Namespace
+from langgraph.checkpoint.s3._objects import BlobRef, CheckpointObject
+
+MEMORY_BYTES = 32 << 20
+
+
+class Memory:
+    """A small cache of immutable checkpoints by namespace and id, least recently used out first, and a clock."""
+
+    def __init__(self, limit: int = MEMORY_BYTES) -> None:
+        self._limit = limit
+        self._items: OrderedDict[tuple[str, str], CheckpointObject] = OrderedDict()
+        self._size = 0
+        self._stamp = 0
+        self._lock = threading.Lock()
+        _MEMORIES.add(self)
+
+    def recall(self, ns: Namespace, checkpoint_id: str | None) -> CheckpointObject | None:
+        """The checkpoint as it was last read or written here, if it is remembered."""
+        if checkpoint_id is None:
+            return None
+        with self._lock:
+            it = self._items.get((ns.base, checkpoint_id))
+            if it is not None:
+                self._items.move_to_end((ns.base, checkpoint_id))
+            return it
+
+    def remember(self, ns: Namespace, it: CheckpointObject, stamp: int = 0) -> None:
+        """Remember a checkpoint, and the newest stamp among the writes read with it."""
+        with self._lock:
+            self._stamp = max(self._stamp, stamp)
+            self._drop((ns.base, it.id))
+            self._items[ns.base, it.id] = it
+            self._size += _size(it)
+            while self._size > self._limit and self._items:
+                self._drop(next(iter(self._items)))
+
+    def forget(self, prefix: str) -> None:
+        """Forget what lies below a thread's prefix."""
+        with self._lock:
+            for key in [key for key in self._items if key[0].startswith(prefix)]:
+                self._drop(key)
+
+    def next_stamp(self, now: int) -> int:
+        """A stamp later than every one seen: `now` (nanoseconds) if that is."""
+        with self._lock:
+            self._stamp = max(now, self._stamp + 1)
+            return self._stamp
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        it = self._items.pop(key, None)
+        if it is not None:
+            self._size -= _size(it)
+
+
+def _size(it: CheckpointObject) -> int:
+    inline = sum(len(value.content[1]) for value in it.values.values() if not isinstance(value.content, BlobRef))
+    return inline + len(it.state[1]) + len(it.metadata[1]) + 1024
+
+
+_MEMORIES: weakref.WeakSet[Memory] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """In a forked child: another thread may have held a lock at that moment, and nobody would release it."""
+    for memory in _MEMORIES:
+        memory._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

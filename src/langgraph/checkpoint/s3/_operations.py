@@ -1,0 +1,333 @@
+"""The saver's operations in LangGraph's terms, each of them a plan: what a driver has to be run on.
+
+Here a `RunnableConfig` becomes keys, a checkpoint becomes a draft, and what was read becomes
+`CheckpointTuple`s. Savers derive from `Operations` and add a driver.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    SerializerProtocol,
+    get_checkpoint_metadata,
+)
+
+from langgraph.checkpoint.s3._keys import Namespace, namespace, root_of, thread_prefix
+from langgraph.checkpoint.s3._memory import Memory
+from langgraph.checkpoint.s3._objects import ChannelHistory, Codec, WriteBatch
+from langgraph.checkpoint.s3._plans.delta import history_plan
+from langgraph.checkpoint.s3._plans.listing import Selection, Walk, next_page_plan
+from langgraph.checkpoint.s3._plans.prune import delete_runs_plan, prune_thread_plan
+from langgraph.checkpoint.s3._plans.read import Loaded, find_head_plan, get_exact_plan, get_latest_plan
+from langgraph.checkpoint.s3._plans.threads import copy_thread_plan, delete_thread_plan
+from langgraph.checkpoint.s3._plans.write import Draft, Settings, put_plan, put_writes_plan
+from langgraph.checkpoint.s3._requests import CreateBucket, HeadBucket, Plan, get
+from langgraph.checkpoint.s3._rules import matches, write_index
+from langgraph.checkpoint.s3._values import Typed, compressing
+from langgraph.checkpoint.s3.errors import BucketNotFound, InvalidInput
+
+INLINE_THRESHOLD = 32 * 1024
+COMPRESSION_LEVEL = 3
+MAX_OBJECT_BYTES = 1 << 30
+
+
+class Address(NamedTuple):
+    """What a config points at."""
+
+    thread: str
+    ns: str
+    id: str | None
+
+
+class Operations(BaseCheckpointSaver[str]):
+    """All operations of a saver, as plans. It knows no client."""
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        serde: SerializerProtocol | None,
+        inline_threshold: int,
+        compression_level: int,
+        manifest: bool,
+        max_object_bytes: int,
+    ) -> None:
+        super().__init__(serde=serde)
+        if not bucket or "/" in bucket:
+            raise InvalidInput(f"bucket {bucket!r} is not the name of a bucket; give the prefix apart from it.")
+        if inline_threshold < 0 or max_object_bytes <= 0:
+            raise InvalidInput("inline_threshold and max_object_bytes are numbers of bytes, and positive.")
+        if not 1 <= compression_level <= 22:
+            raise InvalidInput(f"compression_level {compression_level} is not a zstd level (1 to 22).")
+        self.bucket = bucket
+        self.prefix = prefix.strip("/")
+        self._root = root_of(prefix)
+        self._codec = Codec(bucket, compression_level, max_object_bytes)
+        self._settings = Settings(inline_threshold, manifest)
+        self._memory = Memory()
+        self._clock: Callable[[], int] = time.time_ns
+        self._random: Callable[[], float] = random.random
+
+    # -- plans -------------------------------------------------------------------------------------
+
+    def _setup_plan(self, create_bucket: bool) -> Plan[None]:
+        (there,) = yield [HeadBucket()]
+        if there:
+            return
+        if not create_bucket:
+            raise BucketNotFound(
+                f"bucket {self.bucket!r} does not exist here; make it, or call setup(create_bucket=True), "
+                "or check the region, the endpoint and the account."
+            )
+        _ = yield [CreateBucket()]
+
+    def _get_plan(self, config: RunnableConfig) -> Plan[CheckpointTuple | None]:
+        at = address(config)
+        ns = namespace(self._root, at.thread, at.ns)
+        if at.id is None:
+            loaded = yield from get_latest_plan(self._codec, ns)
+        else:
+            loaded = yield from get_exact_plan(self._codec, ns, at.id)
+        if loaded is None:
+            return None
+        self._memory.remember(ns, loaded.checkpoint, loaded.stamp)
+        return self._tuple(at.thread, loaded)
+
+    def _put_plan(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> Plan[RunnableConfig]:
+        at = address(config)
+        ns = namespace(self._root, at.thread, at.ns)
+        parent = self._memory.recall(ns, at.id)
+        draft = self._draft(at, checkpoint, get_checkpoint_metadata(config, metadata), new_versions)
+        stored = yield from put_plan(self._codec, ns, draft, parent, self._settings)
+        self._memory.remember(ns, stored)
+        return config_of(at.thread, at.ns, stored.id)
+
+    def _draft(
+        self, at: Address, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> Draft:
+        serde = self._serializer()
+        values = checkpoint["channel_values"]
+        versions = checkpoint["channel_versions"]
+        state = {key: value for key, value in checkpoint.items() if key != "channel_values"}
+        run = metadata.get("run_id")
+        return Draft(
+            thread=at.thread,
+            ns=at.ns,
+            id=text_of(checkpoint["id"], "checkpoint['id']"),
+            parent=at.id,
+            run=None if run is None else str(run),
+            state=serde.dumps_typed(state),
+            metadata=serde.dumps_typed(dict(metadata)),
+            stored={
+                name: (version, serde.dumps_typed(values[name]))
+                for name, version in new_versions.items()
+                if name in values and name in versions
+            },
+            inherited={name: version for name, version in versions.items() if name not in new_versions},
+            in_hand=cache(lambda name: serde.dumps_typed(values[name]) if name in values else None),
+            deltas=_deltas(metadata),
+        )
+
+    def _put_writes_plan(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> Plan[None]:
+        at = address(config)
+        if at.id is None:
+            raise InvalidInput("put_writes needs configurable['checkpoint_id']: writes belong to a checkpoint.")
+        serde = self._serializer()
+        batch = WriteBatch(
+            thread=at.thread,
+            ns=at.ns,
+            checkpoint=at.id,
+            task=task_id,
+            path=task_path,
+            stamp=self._memory.next_stamp(self._clock()),
+            nonce=f"{int(self._random() * (1 << 32)):08x}",
+            writes=[
+                (write_index(position, channel), channel, serde.dumps_typed(value))
+                for position, (channel, value) in enumerate(writes)
+            ],
+        )
+        yield from put_writes_plan(self._codec, namespace(self._root, at.thread, at.ns), batch)
+
+    def _walk(
+        self,
+        config: RunnableConfig | None,
+        filter: Mapping[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> Walk:
+        """A listing that has not begun."""
+        serde = self._serializer()
+        thread = ns = checkpoint_id = None
+        if config is not None:
+            thread, _, checkpoint_id = address(config)
+            given = config["configurable"].get("checkpoint_ns")
+            ns = None if given is None else text_of(given, "checkpoint_ns")
+
+        def accept(metadata: Typed) -> bool:
+            return matches(filter, serde.loads_typed(metadata))
+
+        selection = Selection(thread, ns, checkpoint_id, _before(before), accept if filter else None)
+        return Walk(selection, self._root, limit)
+
+    def _page_plan(self, walk: Walk) -> Plan[list[CheckpointTuple]]:
+        page = yield from next_page_plan(self._codec, walk)
+        return [self._tuple(thread, loaded) for thread, loaded in page]
+
+    def _delete_thread_plan(self, thread_id: str) -> Plan[None]:
+        thread = text_of(thread_id, "thread_id")
+        yield from delete_thread_plan(self._root, thread)
+        self._memory.forget(thread_prefix(self._root, thread))
+
+    def _copy_thread_plan(self, source_thread_id: str, target_thread_id: str) -> Plan[None]:
+        source, target = text_of(source_thread_id, "thread_id"), text_of(target_thread_id, "thread_id")
+        yield from copy_thread_plan(self.bucket, self._root, source, target)
+
+    def _prune_plan(self, thread_ids: Sequence[str], strategy: str) -> Plan[None]:
+        threads = [text_of(it, "thread_id") for it in _sequence(thread_ids, "thread_ids")]
+        if strategy not in ("keep_latest", "delete", "delete_all"):
+            raise InvalidInput(f"prune strategy {strategy!r} is unknown; use 'keep_latest', 'delete' or 'delete_all'.")
+        for thread in threads:
+            if strategy == "keep_latest":
+                yield from prune_thread_plan(self._codec, self._root, thread)
+            else:
+                yield from self._delete_thread_plan(thread)
+
+    def _delete_for_runs_plan(self, run_ids: Sequence[str]) -> Plan[None]:
+        runs = [text_of(it, "run_id") for it in _sequence(run_ids, "run_ids")]
+        yield from delete_runs_plan(self._codec, self._root, runs)
+
+    def _delta_plan(self, config: RunnableConfig, channels: Sequence[str]) -> Plan[dict[str, DeltaChannelHistory]]:
+        at = address(config)
+        ns = namespace(self._root, at.thread, at.ns)
+        if not channels:
+            return {}
+        if at.id is None:
+            found = yield from find_head_plan(self._codec, ns)
+            head = found[0] if found is not None else None
+        else:
+            head = yield from get(ns.checkpoint(at.id), self._codec.read_checkpoint(ns, at.id))
+        if head is None:
+            return {channel: {"writes": []} for channel in channels}
+        histories = yield from history_plan(self._codec, ns, head, list(dict.fromkeys(channels)))
+        return {channel: self._history(channel, it) for channel, it in histories.items()}
+
+    # -- what was read, as the user's objects ------------------------------------------------------
+
+    def _serializer(self) -> SerializerProtocol:
+        """The serializer of this moment: the attribute may be replaced at any time."""
+        return compressing(self.serde, self._codec.level, self._codec.limit)
+
+    def _tuple(self, thread: str, loaded: Loaded) -> CheckpointTuple:
+        it, serde = loaded.checkpoint, self._serializer()
+        state = serde.loads_typed(it.state)
+        values = {name: serde.loads_typed(value) for name, value in loaded.values.items()}
+        return CheckpointTuple(
+            config=config_of(thread, it.ns, it.id),
+            checkpoint=cast(Checkpoint, {**state, "channel_values": values}),
+            metadata=serde.loads_typed(it.metadata),
+            parent_config=None if it.parent is None else config_of(thread, it.ns, it.parent),
+            pending_writes=[(write.task, write.channel, serde.loads_typed(write.value)) for write in loaded.writes],
+        )
+
+    def _history(self, channel: str, it: ChannelHistory) -> DeltaChannelHistory:
+        serde = self._serializer()
+        history: DeltaChannelHistory = {
+            "writes": [(task, channel, serde.loads_typed(value)) for task, value in it.writes]
+        }
+        if it.seed is not None:
+            history["seed"] = serde.loads_typed(it.seed)
+        return history
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """The version after `current`: a counter that sorts as text, and a random part.
+
+        Two branches of a thread never give the same version to different values.
+
+        Args:
+            current: The version the channel has, None for a new channel. Plain numbers are taken too.
+            channel: Not used; part of the base class's contract.
+
+        Returns:
+            The next version. Costs no request.
+        """
+        counter = int(str(current).split(".")[0]) if current is not None else 0
+        return f"{counter + 1:032}.{self._random():016}"
+
+
+def address(config: RunnableConfig) -> Address:
+    """What a config points at; ids are taken as their text, an empty checkpoint id as none.
+
+    Raises:
+        InvalidInput: it has no thread_id, or one of its parts cannot be text.
+    """
+    configurable: Mapping[str, Any] = config.get("configurable") or {}
+    if configurable.get("thread_id") is None:
+        raise InvalidInput(
+            "the config has no thread_id; pass {'configurable': {'thread_id': ...}}: checkpoints are kept per thread."
+        )
+    checkpoint_id = configurable.get("checkpoint_id")
+    return Address(
+        text_of(configurable["thread_id"], "thread_id"),
+        text_of(configurable.get("checkpoint_ns") or "", "checkpoint_ns"),
+        text_of(checkpoint_id, "checkpoint_id") if checkpoint_id else None,
+    )
+
+
+def config_of(thread: str, ns: str, checkpoint_id: str) -> RunnableConfig:
+    """The config that points at a checkpoint, and holds nothing else."""
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}
+
+
+def text_of(it: object, name: str) -> str:
+    """An id as text: a str as it is; an int or a UUID, say, by `str`.
+
+    Raises:
+        InvalidInput: it is None, bytes or a collection, whose text nobody would mean.
+    """
+    if isinstance(it, str):
+        return it
+    if it is None or isinstance(it, (bytes, bytearray, bool, float)) or hasattr(it, "__iter__"):
+        raise InvalidInput(f"{name} is a {type(it).__name__}; it has to be a string, an integer or a UUID.")
+    return str(it)
+
+
+def _sequence(ids: Sequence[str], name: str) -> Iterator[str]:
+    if isinstance(ids, (str, bytes)):
+        raise InvalidInput(f"{name} is a single {type(ids).__name__}; pass a list of ids.")
+    return iter(ids)
+
+
+def _before(config: RunnableConfig | None) -> str | None:
+    """The checkpoint id of a `before` config, which Agent Server passes without its `configurable`."""
+    if config is None:
+        return None
+    flat = cast(Mapping[str, Any], config)
+    checkpoint_id = (flat.get("configurable") or flat).get("checkpoint_id")
+    return text_of(checkpoint_id, "before's checkpoint_id") if checkpoint_id else None
+
+
+def _deltas(metadata: CheckpointMetadata) -> dict[str, int]:
+    """For each delta channel that leans on ancestors, the super-steps since its last snapshot."""
+    counters: Mapping[str, Sequence[int]] = metadata.get("counters_since_delta_snapshot") or {}
+    return {channel: int(counts[1]) for channel, counts in counters.items() if counts[1] > 0}

@@ -1,0 +1,50 @@
+"""What a listing tells: the folder of each checkpoint and what lies in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from langgraph.checkpoint.s3._keys import Namespace
+from langgraph.checkpoint.s3._requests import Entry
+
+
+@dataclass
+class Folder:
+    """What lies beside one checkpoint. Without its checkpoint object it is not there for a reader:
+
+    writes that came before their checkpoint, or what a crashed put left."""
+
+    id: str
+    size: int | None = None  # of the checkpoint object; None if there is none
+    writes: list[str] = field(default_factory=list)
+    blobs: list[str] = field(default_factory=list)
+    history: bool = False
+    keys: list[str] = field(default_factory=list)
+
+    @property
+    def committed(self) -> bool:
+        """Whether the checkpoint object is there."""
+        return self.size is not None
+
+
+def group(ns: Namespace, entries: Iterable[Entry]) -> list[Folder]:
+    """Group a listing below `ns.checkpoints` by checkpoint, in its order. Foreign keys are skipped."""
+    folders: list[Folder] = []
+    for entry in entries:
+        found = ns.locate(entry.key)
+        if found is None:
+            continue
+        if not folders or folders[-1].id != found.checkpoint_id:
+            folders.append(Folder(found.checkpoint_id))
+        folder = folders[-1]
+        folder.keys.append(entry.key)
+        if found.kind == "checkpoint":
+            folder.size = entry.size
+        elif found.kind == "writes":
+            folder.writes.append(found.name)
+        elif found.kind == "blob":
+            folder.blobs.append(found.name)
+        else:
+            folder.history = True
+    return folders

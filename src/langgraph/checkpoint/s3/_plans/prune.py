@@ -1,0 +1,223 @@
+"""Deleting some checkpoints of a thread while others stay: prune, and the deletion of whole runs.
+
+Both work out what stays, and what that depends on, and then go the same way for each namespace:
+
+1. **Pack.** Beside each checkpoint that stays and whose parent goes, its delta histories are packed.
+   From then on it depends on no ancestor.
+2. **Fence.** Word is left of what is condemned. A put that leans on it and commits from now on sees it.
+3. **List again.** What has been put since stays too, with its blobs, and is packed as well.
+4. **Delete**, checkpoint objects first.
+
+So a put either commits before step 3, and is spared, or reads its fence after step 2, and stores again
+what it inherited. Whatever cannot be read on the way ends the operation before anything is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from langgraph.checkpoint.s3._keys import (
+    Namespace,
+    has_descending_key,
+    is_folder_part,
+    parse_marker,
+    runs_prefix,
+    thread_prefix,
+)
+from langgraph.checkpoint.s3._objects import Body, CheckpointObject, Codec, Fence, HistoryPack, Value
+from langgraph.checkpoint.s3._plans.delta import history_plan
+from langgraph.checkpoint.s3._plans.folders import Folder, group
+from langgraph.checkpoint.s3._plans.threads import checkpoints_first
+from langgraph.checkpoint.s3._requests import (
+    ABSENT,
+    Entry,
+    Get,
+    List,
+    Plan,
+    Stored,
+    delete_all,
+    each,
+    get,
+    list_all,
+    list_folders,
+    list_page,
+    put,
+    put_all,
+)
+from langgraph.checkpoint.s3._rules import Live, dooms, fence_dooming, fence_keeping, live
+from langgraph.checkpoint.s3.errors import Contended, MissingObject
+
+NAMESPACES = 16
+"""Namespaces to work on together."""
+
+HEADERS = 256
+"""Checkpoint objects to read in one batch, of which only the headers are kept."""
+
+FENCE_ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """How one namespace is swept: where to list, what goes, and what the fence says then."""
+
+    listing: Callable[[], Plan[list[Folder]]]
+    condemned: Callable[[Sequence[Folder], Fence], AbstractSet[str]]
+    fence: Callable[[Fence, AbstractSet[str], Live], Fence]
+
+
+def prune_thread_plan(codec: Codec, root: str, thread_id: str) -> Plan[None]:
+    """Keep only the newest checkpoint of each namespace of a thread, with all that it depends on."""
+    prefix = thread_prefix(root, thread_id)
+    parts = [part for part in (yield from list_folders(prefix)) if is_folder_part(part)]
+    spaces = [Namespace(root, prefix[len(root) : -1], part) for part in parts]
+    for start in range(0, len(spaces), NAMESPACES):
+        _ = yield from each([_sweep_plan(codec, ns, _keep_latest(ns)) for ns in spaces[start : start + NAMESPACES]])
+
+
+def _keep_latest(ns: Namespace) -> _Sweep:
+    def listing() -> Plan[list[Folder]]:
+        entries, _ = yield from list_all(ns.checkpoints)
+        return group(ns, entries)
+
+    def condemned(folders: Sequence[Folder], fence: Fence) -> AbstractSet[str]:
+        newest = max((it.id for it in folders if it.committed), default=None)
+        if newest is None:
+            return frozenset()
+        # A folder without its checkpoint may belong to one that is still to come, unless it was condemned before.
+        return {it.id for it in folders if it.id != newest and (it.committed or dooms(fence, it.id))}
+
+    def fence(old: Fence, doomed: AbstractSet[str], keep: Live) -> Fence:
+        return fence_keeping(old, max(keep.ids | doomed), keep)
+
+    return _Sweep(listing, condemned, fence)
+
+
+def delete_runs_plan(codec: Codec, root: str, run_ids: Sequence[str]) -> Plan[None]:
+    """Delete the checkpoints that some runs wrote, in whatever threads, with their writes and values.
+
+    The runs' markers tell which. Of each namespace concerned, only the part from its newest checkpoint
+    down to the oldest one that goes is listed and read, as only newer checkpoints can depend on it.
+    """
+    spaces: dict[Namespace, set[str]] = {}
+    markers: list[str] = []
+    for run_id in dict.fromkeys(run_ids):
+        entries, _ = yield from list_all(runs_prefix(root, run_id))
+        for entry in entries:
+            found = parse_marker(root, run_id, entry.key)
+            if found is not None:
+                markers.append(entry.key)
+                spaces.setdefault(found[0], set()).add(found[1])
+    work = list(spaces.items())
+    for start in range(0, len(work), NAMESPACES):
+        some = work[start : start + NAMESPACES]
+        _ = yield from each([_sweep_plan(codec, ns, _without(ns, ids)) for ns, ids in some])
+    yield from delete_all(markers)
+
+
+def _without(ns: Namespace, ids: AbstractSet[str]) -> _Sweep:
+    def condemned(folders: Sequence[Folder], _: Fence) -> AbstractSet[str]:
+        return {folder.id for folder in folders} & ids
+
+    return _Sweep(lambda: _down_to_plan(ns, min(ids)), condemned, fence_dooming)
+
+
+def _down_to_plan(ns: Namespace, oldest: str) -> Plan[list[Folder]]:
+    """List a namespace from its newest checkpoint down to one id. One round trip per 1,000 objects."""
+    entries: list[Entry] = []
+    page = yield from list_page(List(ns.checkpoints))
+    while True:
+        entries += page.entries
+        folders = group(ns, entries)
+        in_order = has_descending_key(oldest) and bool(folders) and has_descending_key(folders[0].id)
+        if page.token is None:
+            return folders
+        if in_order and folders[-1].id < oldest:
+            return [folder for folder in folders if folder.id >= oldest]
+        page = yield from list_page(List(ns.checkpoints, token=page.token))
+
+
+def _sweep_plan(codec: Codec, ns: Namespace, sweep: _Sweep) -> Plan[None]:
+    """Delete what a sweep condemns of one namespace: pack, fence, list again, delete."""
+    found = yield from get(ns.fence, codec.read_fence(ns))
+    folders = yield from sweep.listing()
+    doomed = sweep.condemned(folders, found[0] if found else Fence())
+    if not doomed:
+        return
+    staying = yield from _read_plan(codec, ns, [it for it in folders if it.id not in doomed])
+    yield from _pack_plan(codec, ns, folders, staying, doomed)
+    yield from _raise_fence_plan(codec, ns, lambda old: sweep.fence(old, doomed, live(staying)))
+    again = yield from sweep.listing()
+    known = {folder.id for folder in folders if folder.committed}
+    late = yield from _read_plan(codec, ns, [it for it in again if it.id not in known])
+    yield from _pack_plan(codec, ns, again, late, doomed)
+    spared = {ns.blob(owner, name) for owner, name in live([*staying, *late]).blobs}
+    late_ids = {it.id for it in late}
+    going = [key for it in again if it.id in doomed - late_ids for key in it.keys if key not in spared]
+    yield from delete_all(checkpoints_first(going))
+    if not staying and not late:
+        yield from delete_all([ns.latest])  # else it would speak of a checkpoint for ever that is gone
+
+
+def _read_plan(codec: Codec, ns: Namespace, folders: Sequence[Folder]) -> Plan[list[CheckpointObject]]:
+    """Read checkpoints and keep what they refer to. One that was deleted since depends on nothing."""
+    ids = [folder.id for folder in folders if folder.committed]
+    staying: list[CheckpointObject] = []
+    for start in range(0, len(ids), HEADERS):
+        replies = yield [Get(ns.checkpoint(it), _header(codec, ns, it)) for it in ids[start : start + HEADERS]]
+        staying += [reply for reply in replies if reply is not None]
+    return staying
+
+
+def _header(codec: Codec, ns: Namespace, checkpoint_id: str) -> Callable[[Body], CheckpointObject]:
+    """Read a checkpoint and drop its contents."""
+    read = codec.read_checkpoint(ns, checkpoint_id)
+
+    def decode(body: Body) -> CheckpointObject:
+        it = read(body)
+        refs = {name: Value(it.values[name].version, ref) for name, ref in it.refs.items()}
+        return replace(it, state=("", b""), metadata=("", b""), values=refs)
+
+    return decode
+
+
+def _pack_plan(
+    codec: Codec,
+    ns: Namespace,
+    folders: Sequence[Folder],
+    staying: Sequence[CheckpointObject],
+    doomed: AbstractSet[str],
+) -> Plan[None]:
+    """Pack the delta histories of those that stay and whose parent goes. A pack that lies there is whole already."""
+    packed = {folder.id for folder in folders if folder.history}
+    cut_off = [it for it in staying if it.parent in doomed and it.id not in packed]
+    for it in cut_off:
+        try:
+            channels = yield from history_plan(codec, ns, it, list(it.deltas))
+        except MissingObject:
+            if (yield from get(ns.checkpoint(it.id), _header(codec, ns, it.id))) is None:
+                continue  # its own put has taken it back
+            raise
+        pack = HistoryPack(it.thread, it.ns, it.id, channels)
+        yield from put_all([(ns.history(it.id), codec.history(pack))])
+
+
+def _raise_fence_plan(codec: Codec, ns: Namespace, change: Callable[[Fence], Fence]) -> Plan[None]:
+    """Replace the fence, never losing what another prune has condemned meanwhile (where conditions are known)."""
+    tried: str | None = None
+    for _ in range(FENCE_ATTEMPTS):
+        found = yield from get(ns.fence, codec.read_fence(ns))
+        old, etag = found if found is not None else (Fence(), ABSENT)
+        new = change(old)
+        if new == old:
+            return
+        # Refused with the ETag that is there: this store does not compare ETags as it should.
+        condition = None if tried == etag else etag
+        outcome = yield from put(ns.fence, codec.fence(ns, new), condition)
+        if outcome is Stored.UNSUPPORTED:
+            outcome = yield from put(ns.fence, codec.fence(ns, new))
+        if outcome is Stored.DONE:
+            return
+        tried = etag
+    raise Contended(f"s3://{codec.bucket}/{ns.fence} kept changing: other prunes are at work. Try again.")

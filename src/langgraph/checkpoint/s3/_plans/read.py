@@ -1,0 +1,168 @@
+"""Reading one checkpoint: the newest of a namespace, or one by its id.
+
+The newest is found by a listing, which is the truth. The manifest, read at the same time, is believed
+only when it holds a copy of the very checkpoint that the listing shows; otherwise it costs one more
+round trip and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from langgraph.checkpoint.s3._keys import Namespace, has_descending_key
+from langgraph.checkpoint.s3._objects import BlobRef, Body, CheckpointObject, Codec
+from langgraph.checkpoint.s3._plans.folders import Folder, group
+from langgraph.checkpoint.s3._requests import Get, List, Page, Plan, Request, get, list_all, list_page
+from langgraph.checkpoint.s3._rules import PendingWrite, merge_writes
+from langgraph.checkpoint.s3._values import Typed
+from langgraph.checkpoint.s3.errors import CorruptObject, MissingObject
+
+HEAD_KEYS = 24
+"""Keys to ask for when looking for the newest checkpoint: its object, a fan-out of some twenty write
+batches, and the key that shows that there are no more. Each key costs the client parsing time."""
+
+ATTEMPTS = 3
+"""How often a read starts again when what it was reading is deleted under it."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint with everything that belongs to it."""
+
+    checkpoint: CheckpointObject
+    values: dict[str, Typed] = field(repr=False)
+    writes: list[PendingWrite]
+    stamp: int  # the newest stamp among its write batches
+
+
+def get_latest_plan(codec: Codec, ns: Namespace) -> Plan[Loaded | None]:
+    """Read the newest checkpoint of a namespace. One round trip, two with pending writes or large values."""
+    for attempt in range(ATTEMPTS):
+        head = yield from find_head_plan(codec, ns)
+        if head is None:
+            return None
+        checkpoint, folder = head
+        try:
+            return (yield from load_plan(codec, ns, checkpoint, folder.writes))
+        except MissingObject:
+            if attempt == ATTEMPTS - 1:
+                raise
+    return None
+
+
+def get_exact_plan(codec: Codec, ns: Namespace, checkpoint_id: str) -> Plan[Loaded | None]:
+    """Read one checkpoint by its id. One round trip, two with pending writes or large values."""
+    for attempt in range(ATTEMPTS):
+        checkpoint, page = yield [
+            Get(ns.checkpoint(checkpoint_id), codec.read_checkpoint(ns, checkpoint_id)),
+            List(ns.writes(checkpoint_id)),
+        ]
+        if checkpoint is None:
+            return None
+        try:
+            names = yield from _write_names_plan(ns, page)
+            return (yield from load_plan(codec, ns, checkpoint, names))
+        except MissingObject:
+            if attempt == ATTEMPTS - 1:
+                raise
+    return None
+
+
+def _write_names_plan(ns: Namespace, page: Page) -> Plan[list[str]]:
+    """The names of the write batches, from the first page of their listing on."""
+    entries = list(page.entries)
+    while page.token is not None:
+        page = yield from list_page(List(entries[0].key.rpartition("/")[0] + "/", token=page.token))
+        entries += page.entries
+    return [name for folder in group(ns, entries) for name in folder.writes]
+
+
+def find_head_plan(codec: Codec, ns: Namespace) -> Plan[tuple[CheckpointObject, Folder] | None]:
+    """Find the newest checkpoint of a namespace and what lies beside it. One round trip if the manifest is right."""
+    for _ in range(ATTEMPTS):
+        page, manifest = yield [
+            List(ns.checkpoints, max_keys=HEAD_KEYS),
+            Get(ns.latest, _hint(codec.read_checkpoint(ns))),
+        ]
+        folder = yield from _newest_folder_plan(ns, page)
+        if folder is None:
+            return None
+        if manifest is not None and (manifest[0].id, manifest[1]) == (folder.id, folder.size):
+            return manifest[0], folder
+        checkpoint = yield from get(ns.checkpoint(folder.id), codec.read_checkpoint(ns, folder.id))
+        if checkpoint is not None:  # else it was deleted since the listing: look again
+            return checkpoint, folder
+    return None
+
+
+def _hint(read: Callable[[Body], CheckpointObject]) -> Callable[[Body], tuple[CheckpointObject, int] | None]:
+    """Read a manifest with its size. A damaged one is no worse than none: the checkpoint itself will tell."""
+
+    def decode(body: Body) -> tuple[CheckpointObject, int] | None:
+        try:
+            return read(body), len(body.data)
+        except CorruptObject:
+            return None
+
+    return decode
+
+
+def _newest_folder_plan(ns: Namespace, page: Page) -> Plan[Folder | None]:
+    """The newest folder that has a checkpoint, complete, from the first page of a listing on."""
+    entries = list(page.entries)
+    while True:
+        folders = group(ns, entries)
+        if folders and not has_descending_key(folders[0].id):
+            return (yield from _newest_by_id_plan(ns))
+        complete = folders[:-1] if page.token is not None else folders
+        newest = next((folder for folder in complete if folder.committed), None)
+        if newest is not None or page.token is None:
+            return newest
+        page = yield from list_page(List(ns.checkpoints, token=page.token))
+        entries += page.entries
+
+
+def _newest_by_id_plan(ns: Namespace) -> Plan[Folder | None]:
+    """The same where some ids are not UUIDs: keys do not sort by id there, so look at all of them."""
+    entries, _ = yield from list_all(ns.checkpoints)
+    committed = [folder for folder in group(ns, entries) if folder.committed]
+    return max(committed, key=lambda folder: folder.id, default=None)
+
+
+def load_plan(codec: Codec, ns: Namespace, checkpoint: CheckpointObject, write_names: Sequence[str]) -> Plan[Loaded]:
+    """Fetch a checkpoint's large values and write batches, all together. At most one round trip.
+
+    Raises:
+        MissingObject: one of them is gone.
+    """
+    refs = list(checkpoint.refs.items())
+    requests: list[Request] = [blob_request(codec, ns, channel, ref) for channel, ref in refs]
+    requests += [writes_request(codec, ns, checkpoint.id, name) for name in write_names]
+    replies = (yield requests) if requests else []
+    for request, reply in zip(requests, replies, strict=True):
+        if reply is None:
+            assert isinstance(request, Get)
+            raise missing(codec, request.key, f"checkpoint {checkpoint.id} depends on it")
+    values = {name: it.content for name, it in checkpoint.values.items() if not isinstance(it.content, BlobRef)}
+    values.update(zip((channel for channel, _ in refs), replies[: len(refs)], strict=True))
+    batches = dict(zip(write_names, replies[len(refs) :], strict=True))
+    return Loaded(checkpoint, values, merge_writes(batches), max((it.stamp for it in batches.values()), default=0))
+
+
+def blob_request(codec: Codec, ns: Namespace, channel: str, ref: BlobRef) -> Get:
+    """Read a large value."""
+    return Get(ns.blob(ref.owner, ref.name), codec.read_blob(ns, ref, channel))
+
+
+def writes_request(codec: Codec, ns: Namespace, checkpoint_id: str, name: str) -> Get:
+    """Read a write batch."""
+    return Get(ns.writes(checkpoint_id, name), codec.read_writes(ns, checkpoint_id, name))
+
+
+def missing(codec: Codec, key: str, why: str) -> MissingObject:
+    """The error for an object that should be there and is not."""
+    return MissingObject(
+        f"s3://{codec.bucket}/{key} is missing, and {why}. Was it deleted by hand or by a lifecycle rule? "
+        "Restore it from an earlier version, or continue from another checkpoint of the thread."
+    )

@@ -1,0 +1,406 @@
+"""S3Saver: the operations, run by the boto3 driver. Every public method is here, with what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    SerializerProtocol,
+)
+
+from langgraph.checkpoint.s3._boto import BotoDriver
+from langgraph.checkpoint.s3._operations import (
+    COMPRESSION_LEVEL,
+    INLINE_THRESHOLD,
+    MAX_OBJECT_BYTES,
+    Operations,
+)
+from langgraph.checkpoint.s3._stats import Stats
+from langgraph.checkpoint.s3.errors import InvalidInput
+
+
+class S3Saver(Operations):
+    """Keeps LangGraph checkpoints in an S3 bucket, and needs nothing but the bucket.
+
+    It is safe to share between threads, may be made at module level (no request is made before the first
+    operation), and survives a fork of the process. Its async methods run the same operations in worker
+    threads.
+
+    Args:
+        bucket: The bucket's name.
+        prefix: Where in the bucket to keep everything, such as "agents/prod"; at most 200 bytes.
+        client: A boto3 S3 client to use; it is never closed here. By default one is made on first use.
+        endpoint_url: Another server that speaks S3. Checksums are then sent only where S3 requires
+            them, as several such servers refuse the newer ones.
+        region_name: The bucket's region; by default boto3 finds it.
+        addressing_style: "path" or "virtual"; by default botocore decides.
+        serde: The serializer of all values; LangGraph's `JsonPlusSerializer` by default. With
+            `EncryptedSerializer`, values are compressed before they are encrypted.
+        inline_threshold: Bytes, compressed, up to which a channel's value rides inside the checkpoint
+            object. Larger ones become objects of their own, stored once for as long as they do not change.
+        compression_level: zstd's, 1 to 22.
+        manifest: Whether to keep a copy of the newest checkpoint, which saves a round trip on reading.
+        max_concurrency: Requests under way at a time; the client's connection pool has the same size.
+        max_object_bytes: Bytes, uncompressed, that one object may hold, on writing and on reading.
+        put_object_args: Further arguments for PutObject and CopyObject, such as
+            `{"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": ...}` or `{"StorageClass": ...}`.
+
+    Raises:
+        InvalidInput: An argument is out of range.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        client: Any = None,
+        endpoint_url: str | None = None,
+        region_name: str | None = None,
+        addressing_style: str | None = None,
+        serde: SerializerProtocol | None = None,
+        inline_threshold: int = INLINE_THRESHOLD,
+        compression_level: int = COMPRESSION_LEVEL,
+        manifest: bool = True,
+        max_concurrency: int = 32,
+        max_object_bytes: int = MAX_OBJECT_BYTES,
+        put_object_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            bucket,
+            prefix,
+            serde=serde,
+            inline_threshold=inline_threshold,
+            compression_level=compression_level,
+            manifest=manifest,
+            max_object_bytes=max_object_bytes,
+        )
+        self._driver = BotoDriver(
+            bucket,
+            client=client,
+            endpoint_url=endpoint_url,
+            region_name=region_name,
+            addressing_style=addressing_style,
+            max_concurrency=max_concurrency,
+            put_object_args=put_object_args,
+        )
+
+    @classmethod
+    @contextmanager
+    def from_conn_string(cls, conn_string: str, **options: Any) -> Iterator[S3Saver]:
+        """Make a saver from "s3://bucket/prefix", for use in a `with` block that closes it.
+
+        Args:
+            conn_string: `endpoint_url` and `region_name` may follow as a query, as in
+                "s3://bucket/prefix?region_name=eu-west-1".
+            **options: As for the constructor; they win over the query.
+
+        Yields:
+            The saver. Costs no request.
+
+        Raises:
+            InvalidInput: The text is not of this form.
+        """
+        bucket, prefix, query = parse_conn_string(conn_string)
+        saver = cls(bucket, prefix, **{**query, **options})
+        try:
+            yield saver
+        finally:
+            saver.close()
+
+    def setup(self, *, create_bucket: bool = False) -> None:
+        """Check that the bucket can be reached. Nobody has to call it; calling it again does no harm.
+
+        Args:
+            create_bucket: Make the bucket if it does not exist. One more request.
+
+        Raises:
+            BucketNotFound: There is no such bucket.
+            AccessDenied: The credentials do not allow to look.
+        """
+        self._driver.run(self._setup_plan(create_bucket), "setup")
+
+    def close(self) -> None:
+        """Close the connections that were made here. The saver can be used again; it makes new ones."""
+        self._driver.close()
+
+    def __enter__(self) -> S3Saver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def stats(self) -> Stats:
+        """Requests, round trips and bytes since the saver was made, as a copy. Subtract two to see what lies between."""
+        return self._driver.stats()
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Read a checkpoint: the one that the config names, or the newest of its thread and namespace.
+
+        One round trip (a LIST and a GET); two if it has pending writes or large values (a GET each).
+
+        Args:
+            config: `configurable` with thread_id, and checkpoint_ns ("" by default) and checkpoint_id.
+
+        Returns:
+            The checkpoint with its pending writes in the order of `writes_sort_key`; None if there is none.
+
+        Raises:
+            InvalidInput: The config has no thread_id.
+            CorruptObject, MissingObject: What is stored cannot be read whole; the message names the key.
+            StorageError: S3 refused, or could not be reached.
+        """
+        return self._driver.run(self._get_plan(config), "get_tuple")
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """List checkpoints, newest first by checkpoint id, across namespaces and threads alike.
+
+        Two round trips for the first page of a namespace (a LIST, then a GET per checkpoint), three with
+        pending writes or large values, whatever the length of the thread's history. All namespaces of a
+        thread, or all threads, cost a LIST for each besides.
+
+        Args:
+            config: Whose checkpoints: None for all threads; without checkpoint_ns all namespaces of the
+                thread ("" is one of them); with checkpoint_id that one only.
+            filter: Metadata keys with the values they have to be equal to. A key that a checkpoint does
+                not have matches nothing.
+            before: Only checkpoints with a smaller checkpoint_id than this config's.
+            limit: At most so many, counted after the filter; 0 gives none.
+
+        Yields:
+            Checkpoints as `get_tuple` reads them. Pages are read as they are consumed; nothing is held
+            meanwhile.
+
+        Raises:
+            As `get_tuple`.
+        """
+        walk = self._walk(config, filter, before, limit)
+        while not walk.finished or walk.ready:
+            yield from self._driver.run(self._page_plan(walk), "list")
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint. Once this returns it is durable, with everything it points to.
+
+        One round trip of two PUTs (checkpoint and manifest). One before it, with a PUT each, for new large
+        values and for a `run_id` in the metadata; one after it, with a GET, if large values are inherited
+        or delta channels lean on ancestors; and one at first to read the parent, if this saver has neither
+        read nor written it lately and something of it is inherited.
+
+        Args:
+            config: Thread, namespace, and as checkpoint_id the parent's.
+            checkpoint: The checkpoint with all its channel values.
+            metadata: Kept whole. Simple values of the config's metadata and configurable are added to it,
+                as `InMemorySaver` does.
+            new_versions: The channels whose values are new, with their versions.
+
+        Returns:
+            A config that names the stored checkpoint, and holds nothing else.
+
+        Raises:
+            InvalidInput, ObjectTooLarge: It cannot be stored; nothing was written.
+            CheckpointPruned: The parent was pruned meanwhile, and delta channels need it; nothing was stored.
+            StorageError: S3 refused, or could not be reached.
+        """
+        return self._driver.run(self._put_plan(config, checkpoint, metadata, new_versions), "put")
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store the writes of a task, all of them or none. One round trip, one PUT; none for an empty list.
+
+        A repeated call changes nothing and takes two more. For each position the first write wins; errors,
+        interrupts and resume values are replaced by later ones.
+
+        Args:
+            config: Names the checkpoint, which need not be stored yet.
+            writes: Channels and values.
+            task_id: The task's id.
+            task_path: The task's path, the first thing that pending writes are ordered by.
+
+        Raises:
+            As `put`.
+        """
+        self._driver.run(self._put_writes_plan(config, writes, task_id, task_path), "put_writes")
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread with all its namespaces. A round trip per 1,000 objects listed and per 1,000 deleted.
+
+        Args:
+            thread_id: The thread; it need not exist.
+
+        Raises:
+            StorageError: Something could not be deleted. Call it again.
+        """
+        self._driver.run(self._delete_thread_plan(thread_id), "delete_thread")
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints whose metadata has one of these run ids, in all threads that the runs wrote to.
+
+        A run's markers are listed, then for each namespace the stretch from the newest checkpoint down to
+        the oldest of the run's. Checkpoints of other runs in that stretch are read, and what they need is
+        kept. To roll back the last run costs what that run wrote. Copies of a thread are not followed.
+
+        Args:
+            run_ids: The runs; they need not exist.
+
+        Raises:
+            MissingObject, CorruptObject: What stays could not be read; nothing of that namespace was deleted.
+            StorageError: S3 refused, or could not be reached.
+        """
+        self._driver.run(self._delete_for_runs_plan(run_ids), "delete_for_runs")
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy all checkpoints and writes of a thread to another, on the server: no byte comes through here.
+
+        A round trip per 1,000 objects listed, and one COPY request for each object.
+
+        Args:
+            source_thread_id: The thread to copy. If it does not exist nothing happens.
+            target_thread_id: The thread to copy to. What it has already stays.
+
+        Raises:
+            Contended: Something of the source was deleted meanwhile.
+            StorageError: S3 refused, or could not be reached.
+        """
+        self._driver.run(self._copy_thread_plan(source_thread_id, target_thread_id), "copy_thread")
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Delete old checkpoints of threads. Delta channels of those that stay are packed first.
+
+        Per namespace: its objects are listed twice, the newest checkpoint and the delta history behind it are
+        read, a pack and a fence are written, and a request is made per 1,000 objects deleted.
+
+        Args:
+            thread_ids: The threads; they need not exist.
+            strategy: "keep_latest" keeps the newest checkpoint of each namespace; "delete" (or
+                "delete_all", as Agent Server says) deletes the threads.
+
+        Raises:
+            InvalidInput: The strategy is unknown.
+            MissingObject, CorruptObject: What stays could not be read; nothing of that namespace was deleted.
+            StorageError: S3 refused, or could not be reached.
+        """
+        self._driver.run(self._prune_plan(thread_ids, strategy), "prune")
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What the ancestors of a checkpoint stored of some delta channels: a value and the writes since, oldest first.
+
+        Three round trips for a chain of up to 1,000 super-steps: the checkpoint, a LIST of the stretch behind
+        it, and a GET for each checkpoint and write batch there.
+
+        Args:
+            config: Names the checkpoint, or its thread's newest.
+            channels: The channels.
+
+        Returns:
+            For each channel `writes`, and `seed` if an ancestor has a stored value.
+
+        Raises:
+            MissingObject: An ancestor that is needed is gone.
+            As `get_tuple` otherwise.
+        """
+        return self._driver.run(self._delta_plan(config, channels), "get_delta_channel_history")
+
+    # -- the async twins: the same in worker threads -----------------------------------------------
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """`get_tuple` in a worker thread."""
+        return await asyncio.to_thread(self.get_tuple, config)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """`list`, each page in a worker thread."""
+        walk = self._walk(config, filter, before, limit)
+        while not walk.finished or walk.ready:
+            for it in await asyncio.to_thread(self._driver.run, self._page_plan(walk), "list"):
+                yield it
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """`put` in a worker thread."""
+        return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """`put_writes` in a worker thread."""
+        await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """`delete_thread` in a worker thread."""
+        await asyncio.to_thread(self.delete_thread, thread_id)
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """`delete_for_runs` in a worker thread."""
+        await asyncio.to_thread(self.delete_for_runs, run_ids)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """`copy_thread` in a worker thread."""
+        await asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id)
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """`prune` in a worker thread."""
+        await asyncio.to_thread(self.prune, thread_ids, strategy=strategy)
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """`get_delta_channel_history` in a worker thread."""
+        return await asyncio.to_thread(self.get_delta_channel_history, config=config, channels=channels)
+
+
+def parse_conn_string(text: str) -> tuple[str, str, dict[str, str]]:
+    """Take "s3://bucket/prefix?…" apart: the bucket, the prefix, and the options of its query.
+
+    Raises:
+        InvalidInput: it is not of this form, or has an option that cannot stand there.
+    """
+    url = urlsplit(text)
+    if url.scheme != "s3" or not url.netloc or url.fragment:
+        raise InvalidInput(f"connection string {text!r} is not of the form 's3://bucket/prefix?region_name=…'.")
+    options = dict(parse_qsl(url.query, keep_blank_values=True))
+    unknown = options.keys() - {"endpoint_url", "region_name"}
+    if unknown:
+        raise InvalidInput(
+            f"connection string has {', '.join(sorted(unknown))}; only endpoint_url and region_name can stand there."
+        )
+    return url.netloc, url.path, options

@@ -1,0 +1,61 @@
+"""What the saver has asked of S3 so far: the numbers behind a bill and behind a latency."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from operator import add, sub
+
+from ._requests import Copy, Delete, Get, List, Put, Request
+
+
+@dataclass(frozen=True)
+class Stats:
+    """An immutable count. Two snapshots subtract to what happened between them.
+
+    Counts what plans ask for: repeated tries of the client and the driver are not in it, nor are
+    the bucket calls of `setup()`, except in `round_trips`. Bytes are those of object bodies.
+    """
+
+    operations: int = 0
+    round_trips: int = 0
+    gets: int = 0
+    puts: int = 0
+    lists: int = 0
+    deletes: int = 0  # DeleteObjects calls, of up to 1,000 keys each
+    copies: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+    @classmethod
+    def of(cls, batch: Sequence[Request], bytes_received: int = 0) -> Stats:
+        """Count one batch of requests.
+
+        Args:
+            batch: What a plan yielded. An empty batch is no round trip.
+            bytes_received: Bytes of the bodies that came back. The driver says, because by the time
+                a batch is answered a `Get` has been decoded into something of another size.
+        """
+        kinds = Counter(type(request) for request in batch)
+        return cls(
+            round_trips=1 if batch else 0,
+            gets=kinds[Get],
+            puts=kinds[Put],
+            lists=kinds[List],
+            deletes=kinds[Delete],
+            copies=kinds[Copy],
+            bytes_sent=sum(len(request.body) for request in batch if isinstance(request, Put)),
+            bytes_received=bytes_received,
+        )
+
+    @property
+    def requests(self) -> int:
+        """All requests together."""
+        return self.gets + self.puts + self.lists + self.deletes + self.copies
+
+    def __add__(self, other: Stats) -> Stats:
+        return Stats(*map(add, astuple(self), astuple(other)))
+
+    def __sub__(self, other: Stats) -> Stats:
+        return Stats(*map(sub, astuple(self), astuple(other)))
