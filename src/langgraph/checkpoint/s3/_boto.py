@@ -36,7 +36,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
-from ._requests import (
+from langgraph.checkpoint.s3._requests import (
     ABSENT,
     Body,
     Copy,
@@ -52,8 +52,15 @@ from ._requests import (
     Request,
     Stored,
 )
-from ._stats import Stats
-from .errors import AccessDenied, BucketNotFound, Contended, InvalidInput, S3SaverError, StorageError
+from langgraph.checkpoint.s3._stats import Stats
+from langgraph.checkpoint.s3.errors import (
+    AccessDenied,
+    BucketNotFound,
+    Contended,
+    InvalidInput,
+    S3SaverError,
+    StorageError,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -280,7 +287,9 @@ class Calls:
         """
         try:
             return self._reply(request, answer)
-        except KeyError as error:  # some other server's "200 OK" must not pass for an empty listing
+        except KeyError as error:  # some other server's "200 OK" must not pass for a stored object or an empty listing
+            if "Body" in answer:
+                answer["Body"].close()  # nobody is going to read it
             raise self._error(request, _UNREACHED, f"the answer lacks {error}") from error
 
     def _reply(self, request: Request, answer: Mapping[str, Any]) -> Any:
@@ -288,6 +297,7 @@ class Calls:
             case Get():
                 return Found(answer["Body"], answer["ETag"], answer.get("ContentLength"))
             case Put():
+                _ = answer["ETag"]
                 return Stored.DONE
             case List():
                 return _page(answer)
@@ -537,17 +547,25 @@ class BotoDriver:
         client, pool = self._made()
         if len(batch) == 1:  # a change of threads would gain nothing
             return [self._settle(client, batch[0])]
-        futures: list[Future[_Settled]] = []
+        # Not the futures of `submit`: an interrupt within it would lose the one it was about to return.
+        futures: list[Future[_Settled]] = [Future() for _ in batch]
         try:
-            for request in batch:  # a context cannot be entered twice at once, so each request has its own
-                futures.append(pool.submit(copy_context().run, self._settle, client, request))
+            for request, future in zip(batch, futures, strict=True):
+                # A context cannot be entered twice at once, so each request has its own.
+                pool.submit(copy_context().run, self._work, client, request, future)
             wait(futures)
         except BaseException:
-            for future in futures:
-                future.cancel()
-            wait(futures)  # a thread cannot be stopped, and no write may outlive its plan
+            wait([future for future in futures if not future.cancel()])  # no write may outlive its plan
             raise
         return [future.result() for future in futures]
+
+    def _work(self, client: S3Client, request: Request, future: Future[_Settled]) -> None:
+        """Perform one request in the pool."""
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(self._settle(client, request))
+            except BaseException as error:  # whatever it is, somebody waits for it
+                future.set_exception(error)
 
     def _settle(self, client: S3Client, request: Request) -> _Settled:
         """Perform one request. An error is an outcome like any other: the rest of the batch goes on."""

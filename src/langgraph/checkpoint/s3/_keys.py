@@ -47,6 +47,13 @@ _HASHED = re.compile(r"_(?:[A-Za-z0-9_-]|\.[0-9A-F]{2})*-[0-9a-f]{32}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ALL_ONES = (1 << 128) - 1
 
+# How names below blob/ and writes/ end. What follows a "." within a part is upper-case hex, so the letter
+# keeps the names of channel "a" apart from those of channel "a/b" ("a.2Fb").
+_ENDINGS = {
+    "blob": re.compile(r"v[0-9a-f]{32}"),
+    "writes": re.compile(r"r[0-9]{4}|s[0-9a-f]{16}[0-9a-z]*"),
+}
+
 Kind: TypeAlias = Literal["checkpoint", "history", "blob", "writes"]
 
 
@@ -59,7 +66,9 @@ def encode_part(text: str, limit: int) -> str:
     try:
         raw = text.encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"{text[:40]!r} holds lone surrogates and cannot be a part of an S3 key; use valid Unicode.") from None
+        raise InvalidInput(
+            f"{text[:40]!r} holds lone surrogates and cannot be a part of an S3 key; use valid Unicode."
+        ) from None
     part = _UNSAFE.sub(lambda found: b".%02X" % found[0][0], raw).decode()
     if part.startswith("_"):
         part = f".5F{part[1:]}"
@@ -81,7 +90,10 @@ def decode_part(part: str) -> str | None:
         return None
     if not _PART.fullmatch(part):
         raise ValueError(part)
-    return _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), part.encode()).decode()
+    text = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), part.encode()).decode()
+    if encode_part(text, len(part)) != part:
+        raise ValueError(part)  # an escape where none is needed
+    return text
 
 
 def has_descending_key(checkpoint_id: str) -> bool:
@@ -177,11 +189,11 @@ class Namespace:
 
     def locate(self, key: str) -> Located | None:
         """Tell what a key below `checkpoints` is; None if it is not one of ours."""
-        folder, _, rest = key[len(self.checkpoints) :].partition("/")
-        kind, _, name = rest.partition("/")
-        if (kind in ("checkpoint", "history") and name) or (kind in ("blob", "writes") and not _is_name(name)):
+        if not key.startswith(self.checkpoints):
             return None
-        if kind not in ("checkpoint", "history", "blob", "writes"):
+        folder, _, rest = key[len(self.checkpoints) :].partition("/")
+        kind, slash, name = rest.partition("/")
+        if not (_is_name(kind, name) if slash else kind in ("checkpoint", "history")):
             return None
         try:
             return Located(decode_id(folder), kind, name)  # type: ignore[arg-type]
@@ -189,22 +201,28 @@ class Namespace:
             return None
 
 
-def _is_name(name: str) -> bool:
-    part, dot, suffix = name.rpartition(".")
-    return bool(dot and suffix and (_PART.fullmatch(part) or _HASHED.fullmatch(part) or part == "_"))
+def _is_name(kind: str, name: str) -> bool:
+    part, _, ending = name.rpartition(".")
+    return kind in _ENDINGS and bool(_ENDINGS[kind].fullmatch(ending)) and is_folder_part(part)
 
 
 def root_of(prefix: str) -> str:
     """Check the saver's prefix and give it its closing slash.
 
     Raises:
-        InvalidInput: it is longer than `PREFIX_LIMIT` bytes, or has empty, "." or ".." parts.
+        InvalidInput: it is longer than `PREFIX_LIMIT` bytes, no valid Unicode, or has empty, "." or ".." parts.
     """
     trimmed = prefix.strip("/")
     if any(part in ("", ".", "..") for part in trimmed.split("/")) and trimmed:
         raise InvalidInput(f"prefix {prefix!r} has an empty, '.' or '..' part; use a plain path such as 'agents/prod'.")
-    if len(trimmed.encode(errors="replace")) > PREFIX_LIMIT:
-        raise InvalidInput(f"prefix is longer than {PREFIX_LIMIT} bytes; S3 keys hold {MAX_KEY} in all, use a shorter one.")
+    try:
+        size = len(trimmed.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(f"prefix {prefix[:40]!r} holds lone surrogates; use valid Unicode.") from None
+    if size > PREFIX_LIMIT:
+        raise InvalidInput(
+            f"prefix is longer than {PREFIX_LIMIT} bytes; S3 keys hold {MAX_KEY} in all, use a shorter one."
+        )
     return f"{trimmed}/" if trimmed else ""
 
 
@@ -230,7 +248,11 @@ def runs_prefix(root: str, run_id: str) -> str:
 
 def is_folder_part(part: str) -> bool:
     """Whether a folder's name can be a thread's or a namespace's part (and not, say, `_runs`)."""
-    return part == "_" or bool(_PART.fullmatch(part) or _HASHED.fullmatch(part))
+    try:
+        decode_part(part)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_marker(root: str, run_id: str, key: str) -> tuple[Namespace, str] | None:
@@ -246,23 +268,25 @@ def parse_marker(root: str, run_id: str, key: str) -> tuple[Namespace, str] | No
 
 def is_ours(root: str, thread_part: str, key: str) -> bool:
     """Whether a key below a thread's prefix was built here; foreign objects are left alone."""
+    if key == thread_name(root, thread_part):
+        return True
     ns_part, _, rest = key[len(root) + len(thread_part) + 1 :].partition("/")
-    if not rest:
-        return ns_part == "_name"
     if not is_folder_part(ns_part):
         return False
     return rest in ("latest", "fence") or Namespace(root, thread_part, ns_part).locate(key) is not None
 
 
 def blob_name(channel: str, content: bytes) -> str:
-    """The name of a large value: its channel and a digest, so that a repeated put finds its own blob
-    and a different value never overwrites one that is referred to."""
+    """The name of a large value: its channel and a digest.
+
+    So a repeated put finds its own blob, and another value never overwrites one that is referred to.
+    """
     return f"{blob_start(channel)}{hashlib.blake2b(content, digest_size=16).hexdigest()}"
 
 
 def blob_start(channel: str) -> str:
     """How the names of a channel's blobs begin."""
-    return f"{encode_part(channel, NAME_LIMIT)}."
+    return f"{encode_part(channel, NAME_LIMIT)}.v"
 
 
 def numbered_batch(task_id: str, number: int) -> str:

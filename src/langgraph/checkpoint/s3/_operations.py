@@ -20,11 +20,11 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
-    SerializerProtocol,
     get_checkpoint_metadata,
 )
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph.checkpoint.s3._keys import Namespace, namespace, root_of, thread_prefix
+from langgraph.checkpoint.s3._keys import namespace, root_of, thread_prefix
 from langgraph.checkpoint.s3._memory import Memory
 from langgraph.checkpoint.s3._objects import ChannelHistory, Codec, WriteBatch
 from langgraph.checkpoint.s3._plans.delta import history_plan

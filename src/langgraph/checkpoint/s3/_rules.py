@@ -1,5 +1,6 @@
-"""The rules of the saver's state, without I/O: which write wins, in which order, what matches a filter,
-what depends on what, and what a fence condemns.
+"""The rules of the saver's state, without I/O.
+
+Which write wins, and in which order; what matches a filter; what depends on what; what a fence condemns.
 
 Writes merge as in LangGraph's InMemorySaver. For a regular index of a task the first write wins and
 stays; for the special channels (errors, interrupts, resume values) the last one does.
@@ -117,9 +118,10 @@ def fence_keeping(old: Fence, horizon: str, keep: Live) -> Fence:
     """
     return Fence(
         horizon=max(horizon, old.horizon),
-        kept=frozenset(it for it in keep.ids if not dooms(old, it)),
+        # A prune that listed later may have raised its fence first: what it kept above this horizon stays kept.
+        kept=frozenset(it for it in keep.ids if not dooms(old, it)) | frozenset(it for it in old.kept if it > horizon),
         doomed=frozenset(it for it in old.doomed if it > horizon),
-        blobs=_still_safe(old, keep),
+        blobs=_still_safe(old, keep) | frozenset(it for it in old.blobs if it[0] > horizon),
     )
 
 

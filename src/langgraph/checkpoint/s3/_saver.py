@@ -16,8 +16,8 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
-    SerializerProtocol,
 )
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph.checkpoint.s3._boto import BotoDriver
 from langgraph.checkpoint.s3._operations import (
@@ -144,7 +144,7 @@ class S3Saver(Operations):
         self.close()
 
     def stats(self) -> Stats:
-        """Requests, round trips and bytes since the saver was made, as a copy. Subtract two to see what lies between."""
+        """Requests, round trips and bytes since the saver was made. Subtract two to see what lies between."""
         return self._driver.stats()
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -195,7 +195,7 @@ class S3Saver(Operations):
             As `get_tuple`.
         """
         walk = self._walk(config, filter, before, limit)
-        while not walk.finished or walk.ready:
+        while not walk.done:
             yield from self._driver.run(self._page_plan(walk), "list")
 
     def put(
@@ -345,7 +345,7 @@ class S3Saver(Operations):
     ) -> AsyncIterator[CheckpointTuple]:
         """`list`, each page in a worker thread."""
         walk = self._walk(config, filter, before, limit)
-        while not walk.finished or walk.ready:
+        while not walk.done:
             for it in await asyncio.to_thread(self._driver.run, self._page_plan(walk), "list"):
                 yield it
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from operator import add, sub
 
-from ._requests import Copy, Delete, Get, List, Put, Request
+from langgraph.checkpoint.s3._requests import Copy, Delete, Get, List, Put, Request
 
 
 @dataclass(frozen=True)

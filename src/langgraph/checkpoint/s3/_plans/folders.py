@@ -11,9 +11,11 @@ from langgraph.checkpoint.s3._requests import Entry
 
 @dataclass
 class Folder:
-    """What lies beside one checkpoint. Without its checkpoint object it is not there for a reader:
+    """What lies beside one checkpoint.
 
-    writes that came before their checkpoint, or what a crashed put left."""
+    Without the checkpoint object it is not there for a reader: writes that came before their checkpoint,
+    or what a crashed put left.
+    """
 
     id: str
     size: int | None = None  # of the checkpoint object; None if there is none

@@ -84,8 +84,11 @@ class _Source:
         return self.before is not None and has_descending_key(self.before)
 
     def requests(self, keys: int) -> list[Request]:
-        """What to ask for the next page. Of a listing that starts further down, the top is looked at too:
-        it shows whether there are ids whose keys do not sort."""
+        """What to ask for the next page.
+
+        Of a listing that starts further down, the top is looked at too: it shows whether there are ids whose
+        keys do not sort.
+        """
         prefix = self.ns.checkpoints
         if self.started:
             return [List(prefix, token=self.token, max_keys=keys)]
@@ -124,7 +127,12 @@ class Walk:
     ready: deque[tuple[_Source, Folder, CheckpointObject]] = field(default_factory=deque)
     window: int = WINDOW
     started: bool = False
-    finished: bool = False
+    exhausted: bool = False  # nothing more is to be read
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is to be given."""
+        return (self.exhausted and not self.ready) or (self.limit is not None and self.limit <= 0)
 
     @property
     def wanted(self) -> int:
@@ -135,24 +143,20 @@ class Walk:
 
 
 def next_page_plan(codec: Codec, walk: Walk) -> Plan[list[tuple[str, Loaded]]]:
-    """The next checkpoints with their thread ids, newest first; empty once `walk.finished`.
+    """The next checkpoints with their thread ids, newest first, until `walk.done`. A page may be empty.
 
     The first page of one namespace takes two round trips, or three with pending writes or large values.
     Across namespaces or threads, one or two more to find them, and one request for each.
     """
-    if walk.limit is not None and walk.limit <= 0:
-        walk.finished = True
-    if not walk.started and not walk.finished:
+    if not walk.started and not walk.done:
         walk.started = True
         walk.sources = yield from _find_sources_plan(walk)
-    while not walk.ready and not walk.finished:
+    while not walk.ready and not walk.done:
         yield from _read_window_plan(codec, walk)
-    window = _cut_window(walk)
-    loaded = yield from each([_load_plan(codec, *it) for it in window])
+    loaded = yield from each([_load_plan(codec, *it) for it in _cut_window(walk)])
     page = [it for it in loaded if it is not None]
     if walk.limit is not None:
         walk.limit -= len(page)
-        walk.finished = walk.finished or walk.limit <= 0
     return page
 
 
@@ -191,7 +195,7 @@ def _read_window_plan(codec: Codec, walk: Walk) -> Plan[None]:
         if checkpoint is not None and (accept is None or accept(checkpoint.metadata)):
             walk.ready.append((source, folder, checkpoint))
     walk.window = min(2 * walk.window, MAX_WINDOW)
-    walk.finished = not walk.ready and all(it.finished and not it.folders for it in walk.sources)
+    walk.exhausted = all(it.finished and not it.folders for it in walk.sources)
 
 
 def _exact_folders_plan(picked: Sequence[tuple[_Source, Folder]]) -> Plan[list[tuple[_Source, Folder]]]:

@@ -126,16 +126,15 @@ def _without(ns: Namespace, ids: AbstractSet[str]) -> _Sweep:
 def _down_to_plan(ns: Namespace, oldest: str) -> Plan[list[Folder]]:
     """List a namespace from its newest checkpoint down to one id. One round trip per 1,000 objects."""
     entries: list[Entry] = []
-    page = yield from list_page(List(ns.checkpoints))
+    token: str | None = None
     while True:
+        page = yield from list_page(List(ns.checkpoints, token=token))
         entries += page.entries
+        token = page.token
         folders = group(ns, entries)
         in_order = has_descending_key(oldest) and bool(folders) and has_descending_key(folders[0].id)
-        if page.token is None:
-            return folders
-        if in_order and folders[-1].id < oldest:
-            return [folder for folder in folders if folder.id >= oldest]
-        page = yield from list_page(List(ns.checkpoints, token=page.token))
+        if token is None or (in_order and folders[-1].id < oldest):
+            return [folder for folder in folders if folder.id >= oldest or not in_order]
 
 
 def _sweep_plan(codec: Codec, ns: Namespace, sweep: _Sweep) -> Plan[None]:
@@ -191,7 +190,7 @@ def _pack_plan(
 ) -> Plan[None]:
     """Pack the delta histories of those that stay and whose parent goes. A pack that lies there is whole already."""
     packed = {folder.id for folder in folders if folder.history}
-    cut_off = [it for it in staying if it.parent in doomed and it.id not in packed]
+    cut_off = [it for it in staying if it.deltas and it.parent in doomed and it.id not in packed]
     for it in cut_off:
         try:
             channels = yield from history_plan(codec, ns, it, list(it.deltas))

@@ -17,10 +17,10 @@ COPIES = 256
 
 
 def delete_thread_plan(root: str, thread_id: str) -> Plan[None]:
-    """Delete everything that this saver stored of a thread. One round trip per 1,000 objects listed and
-    one per 1,000 deleted.
+    """Delete everything that this saver stored of a thread.
 
-    Stopped halfway, a thread of more than 1,000 checkpoints is left without its oldest ones.
+    One round trip per 1,000 objects listed and one per 1,000 deleted. Stopped halfway, a thread of more
+    than 1,000 checkpoints is left without its oldest ones.
     """
     entries, _ = yield from list_all(thread_prefix(root, thread_id))
     part = encode_part(thread_id, THREAD_LIMIT)

@@ -113,8 +113,11 @@ def _taken(draft: Draft, parent: CheckpointObject | None) -> dict[str, Value]:
 
 
 def _refers_back(value: Value, checkpoint_id: str) -> bool:
-    """Whether a value may be referred to from here: blobs are only ever those of older ids, so that
-    what comes after a checkpoint in the listing can never depend on it."""
+    """Whether a value may be referred to from here.
+
+    Blobs are only ever those of older ids, so that what comes after a checkpoint in the listing can
+    never depend on it.
+    """
     return not isinstance(value.content, BlobRef) or value.content.owner < checkpoint_id
 
 

@@ -1,0 +1,251 @@
+"""What each operation costs: round trips and requests, for threads of 10 and of 10,000 checkpoints alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from langgraph.checkpoint.s3 import S3Saver
+from tests.support.fake_s3 import Cost, FakeDriver, FakeS3
+from tests.support.threads import Script, config_for, noise, saver_on, uuid_of
+
+LARGE = 100_000
+LENGTHS = (10, 10_000)
+
+
+@pytest.fixture(scope="module")
+def long_threads() -> dict[int, FakeS3]:
+    """Buckets with one thread of 10 or 10,000 checkpoints, each with a write batch, every tenth with a tag."""
+    buckets = {}
+    for length in LENGTHS:
+        s3 = FakeS3()
+        script = Script(saver_on(s3))
+        for number in range(length):
+            _ = script.put({"messages": f"message {number}"}, tag="tenth" if number % 10 == 0 else "other")
+            script.write("messages", "write")
+        buckets[length] = s3
+    return buckets
+
+
+@pytest.fixture(params=LENGTHS, ids=str)
+def scene(request: pytest.FixtureRequest, long_threads: dict[int, FakeS3]) -> Iterator[Scene]:
+    yield Scene(long_threads[request.param].copy(), request.param)
+
+
+class Scene:
+    def __init__(self, s3: FakeS3, length: int) -> None:
+        self.s3, self.length = s3, length
+        self.driver = FakeDriver(s3)
+        self.saver = saver_on(self.driver)
+
+    @property
+    def head(self) -> str:
+        return uuid_of(self.length)
+
+    def go_on(self) -> Script:
+        """A run that goes on from the head, as a new process does: read first."""
+        it = self.saver.get_tuple(config_for("thread"))
+        assert it is not None
+        script = Script(self.saver, first=self.length + 1)
+        script.head = self.head
+        script.values = dict(it.checkpoint["channel_values"])
+        script.versions = {name: str(version) for name, version in it.checkpoint["channel_versions"].items()}
+        return script
+
+
+def spent(cost: Cost) -> dict[str, int]:
+    """The part of a cost that is not zero, without bytes."""
+    names = ("round_trips", "gets", "puts", "lists", "deletes", "copies")
+    return {name: getattr(cost, name) for name in names if getattr(cost, name)}
+
+
+def measured(driver: FakeDriver, call: Any) -> dict[str, int]:
+    with driver.measure() as cost:
+        call()
+    return spent(cost)
+
+
+def test_put(scene: Scene) -> None:
+    script = scene.go_on()
+    assert measured(scene.driver, lambda: script.put({"messages": "new"})) == {"round_trips": 1, "puts": 2}
+
+
+def test_put_without_manifest(scene: Scene) -> None:
+    scene.saver = saver_on(scene.driver, manifest=False)
+    script = scene.go_on()
+    assert measured(scene.driver, lambda: script.put({"messages": "new"})) == {"round_trips": 1, "puts": 1}
+
+
+def test_put_of_an_unknown_parent_that_holds_all_it_inherits(scene: Scene) -> None:
+    script = scene.go_on()
+    script.saver = saver_on(scene.driver)  # another process, which has not read the thread
+    assert measured(scene.driver, lambda: script.put({"other": 1})) == {"round_trips": 1, "puts": 2}
+
+
+def test_put_of_large_values(scene: Scene) -> None:
+    script = scene.go_on()
+    large = {"a": noise(LARGE, 1), "b": noise(LARGE, 2)}
+    assert measured(scene.driver, lambda: script.put(large)) == {"round_trips": 2, "puts": 4}
+    # Inherited ones are not stored again; one GET looks at the fence.
+    with scene.driver.measure() as cost:
+        _ = script.put({"messages": "more"})
+    assert spent(cost) == {"round_trips": 2, "puts": 2, "gets": 1}
+    assert cost.bytes_sent < LARGE / 10
+
+
+def test_put_of_a_run(scene: Scene) -> None:
+    script = scene.go_on()
+    with_marker = {"round_trips": 2, "puts": 3}
+    assert measured(scene.driver, lambda: script.put({"messages": "new"}, run_id="run")) == with_marker
+
+
+def test_put_writes(scene: Scene) -> None:
+    config = config_for("thread", scene.head)
+    writes = [("messages", 1), ("branch:to:x", None), ("__interrupt__", 2)]
+    call = lambda: scene.saver.put_writes(config, writes, "another task")  # noqa: E731
+    assert measured(scene.driver, call) == {"round_trips": 1, "puts": 1}
+    assert measured(scene.driver, lambda: scene.saver.put_writes(config, [], "third task")) == {}
+
+
+def test_get_latest(scene: Scene) -> None:
+    script = scene.go_on()
+    _ = script.put({"messages": "new"})
+    fresh = saver_on(scene.driver)
+    latest = {"round_trips": 1, "lists": 1, "gets": 1}
+    assert measured(scene.driver, lambda: fresh.get_tuple(config_for("thread"))) == latest
+
+
+def test_get_latest_with_pending_writes_and_large_values(scene: Scene) -> None:
+    script = scene.go_on()
+    _ = script.put({"large": noise(LARGE)})
+    for task in range(3):
+        script.write("messages", "x", task=f"task {task}")
+    fresh = saver_on(scene.driver)
+    expected = {"round_trips": 2, "lists": 1, "gets": 1 + 3 + 1}
+    assert measured(scene.driver, lambda: fresh.get_tuple(config_for("thread"))) == expected
+    assert measured(scene.driver, lambda: fresh.get_tuple(script.config)) == expected
+
+
+def test_get_latest_reads_few_keys(scene: Scene) -> None:
+    _ = scene.saver.get_tuple(config_for("thread"))
+    (listing,) = [request for request in scene.s3.log if type(request).__name__ == "List"]
+    assert listing.max_keys <= 32  # type: ignore[union-attr]
+
+
+def test_get_by_id(scene: Scene) -> None:
+    script = scene.go_on()
+    _ = script.put({"messages": "new"})
+    exact = {"round_trips": 1, "lists": 1, "gets": 1}
+    assert measured(scene.driver, lambda: scene.saver.get_tuple(script.config)) == exact
+    with_writes = {"round_trips": 2, "lists": 1, "gets": 2}
+    assert measured(scene.driver, lambda: scene.saver.get_tuple(config_for("thread", uuid_of(5)))) == with_writes
+
+
+def test_a_stale_or_lost_manifest_costs_one_round_trip(scene: Scene) -> None:
+    script = scene.go_on()
+    before = scene.s3["prefix/thread/_/latest"]
+    _ = script.put({"messages": "new"})
+    one_more = {"round_trips": 2, "lists": 1, "gets": 2}
+    scene.s3["prefix/thread/_/latest"] = before
+    assert measured(scene.driver, lambda: scene.saver.get_tuple(config_for("thread"))) == one_more
+    del scene.s3["prefix/thread/_/latest"]
+    assert measured(scene.driver, lambda: scene.saver.get_tuple(config_for("thread"))) == one_more
+
+
+@pytest.mark.parametrize("before", [None, 8])
+def test_list(scene: Scene, before: int | None) -> None:
+    options: dict[str, Any] = {} if before is None else {"before": config_for("thread", uuid_of(before))}
+    first = scene.length if before is None else before - 1
+    with scene.driver.measure() as cost:
+        found = list(scene.saver.list(config_for("thread"), limit=5, **options))
+    assert [it.config["configurable"]["checkpoint_id"] for it in found] == [uuid_of(first - n) for n in range(5)]
+    # A listing that starts further down also looks at the top, in the same round trip.
+    assert spent(cost) == {"round_trips": 3, "lists": 1 if before is None else 2, "gets": 5 + 5}
+
+
+def test_list_without_writes_takes_two_round_trips() -> None:
+    driver = FakeDriver()
+    script = Script(saver_on(driver))
+    for number in range(20):
+        _ = script.put({"messages": number})
+    expected = {"round_trips": 2, "lists": 1, "gets": 10}
+    assert measured(driver, lambda: list(script.saver.list(config_for("thread"), limit=10))) == expected
+
+
+def test_list_with_a_filter_does_not_read_what_it_does_not_need(scene: Scene) -> None:
+    with scene.driver.measure() as cost:
+        found = list(scene.saver.list(config_for("thread"), filter={"tag": "tenth"}, limit=1))
+    assert [it.metadata["tag"] for it in found] == ["tenth"]  # type: ignore[typeddict-item]
+    assert cost.round_trips == 3
+    assert cost.gets <= 34
+
+
+def test_limit_zero_and_unknown_threads(scene: Scene) -> None:
+    assert measured(scene.driver, lambda: list(scene.saver.list(config_for("thread"), limit=0))) == {}
+    unknown = config_for("unknown")
+    assert measured(scene.driver, lambda: scene.saver.get_tuple(unknown)) == {"round_trips": 1, "lists": 1, "gets": 1}
+    assert measured(scene.driver, lambda: list(scene.saver.list(unknown))) == {"round_trips": 1, "lists": 1}
+    assert measured(scene.driver, lambda: scene.saver.delete_thread("unknown")) == {"round_trips": 1, "lists": 1}
+    assert measured(scene.driver, lambda: scene.saver.copy_thread("unknown", "other")) == {"round_trips": 1, "lists": 1}
+    assert measured(scene.driver, lambda: scene.saver.prune(["unknown"])) == {"round_trips": 1, "lists": 1}
+
+
+@pytest.mark.parametrize("length", [10, 100, 1_000])
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+def test_delta_history(length: int, large: bool) -> None:
+    driver = FakeDriver()
+    script = Script(saver_on(driver))
+    _ = script.put({"messages": noise(LARGE) if large else ["seed"]})
+    for depth in range(1, length + 1):
+        _ = script.delta_step("messages", f"write {depth}", depth)
+    fresh = saver_on(driver)
+    with driver.measure() as cost:
+        history = fresh.get_delta_channel_history(config=script.config, channels=["messages"])
+    assert [value for _, _, value in history["messages"]["writes"]] == [f"write {n}" for n in range(1, length + 1)]
+    assert history["messages"]["seed"] == (noise(LARGE) if large else ["seed"])
+    assert cost.round_trips == 3
+    assert cost.gets <= 1 + 2 * (length + 1) + 1
+    assert cost.lists <= 1 + length // 100
+
+
+def test_delete_thread(scene: Scene) -> None:
+    objects = 2 * scene.length + 1
+    pages = -(-objects // 1000)
+    expected = {"round_trips": 2 * pages, "lists": pages, "deletes": pages}
+    assert measured(scene.driver, lambda: scene.saver.delete_thread("thread")) == expected
+    assert scene.s3.keys() == []
+
+
+def test_copy_thread(scene: Scene) -> None:
+    objects = 2 * scene.length + 1
+    pages = -(-objects // 1000)
+    with scene.driver.measure() as cost:
+        scene.saver.copy_thread("thread", "fork")
+    assert cost.copies == objects
+    assert cost.lists == (pages if pages == 1 else 2 * pages)
+    assert cost.bytes_sent == cost.bytes_received == 0
+    assert cost.round_trips - cost.lists <= objects // 256 + 2
+
+
+@pytest.mark.parametrize("long", LENGTHS)
+def test_to_roll_back_a_run_costs_what_it_wrote(long_threads: dict[int, FakeS3], long: int) -> None:
+    scene = Scene(long_threads[long].copy(), long)
+    script = scene.go_on()
+    for number in range(5):
+        _ = script.put({"messages": f"of the run {number}"}, run_id="run")
+        script.write("messages", "write")
+    with scene.driver.measure() as cost:
+        saver_on(scene.driver).delete_for_runs(["run"])
+    assert spent(cost)["lists"] <= 3
+    assert spent(cost)["gets"] <= 3
+    assert cost.round_trips <= 9
+    it = scene.saver.get_tuple(config_for("thread"))
+    assert it is not None
+    assert it.config["configurable"]["checkpoint_id"] == scene.head
+
+
+def test_nothing_is_asked_before_the_first_operation() -> None:
+    saver = S3Saver("bucket", endpoint_url="http://127.0.0.1:1")
+    assert saver.stats().round_trips == 0

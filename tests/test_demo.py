@@ -1,0 +1,44 @@
+"""The demo is what a newcomer runs first: it has to work, and to say what it claims."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+LINES = [
+    r"Three turns; the last answer: It is done: sunny in Lima\.",
+    r"The agent stops to ask: +Book a flight to Lima\?",
+    r"Another process says yes: +It is done: flight to Lima booked\.",
+    r"Two forks had all 12 messages and went on, each alone; the original is untouched",
+    r"One of them went back to its first turn and took another way from there",
+    r"Five turns with a delta channel, beside a large document that was not stored again",
+    r"s3://s3saver-demo/demo-[0-9a-f]{8}/",
+    r"  anna/ +20 checkpoint, 1 latest, 18 writes",
+    r"  notes/ +2 blob, 18 checkpoint, 1 latest, 12 writes",
+    r"Pruned, and every thread still says the same:",
+    r"  anna/ +1 checkpoint, 1 fence, 1 latest",
+    r"  notes/ +1 blob, 1 checkpoint, 1 fence, 1 history, 1 latest",
+    r" +round_trips  puts  copies  lists  gets  deletes  bytes_sent  bytes_received  \$ per 1,000 times",
+    r"fork by copy_thread +3 +0 +39 +1 +0 +0 +0 +0 +0\.200",
+    r"everything( +[\d,]+){8} +\d\.\d{3}",
+]
+
+
+def test_the_demo_shows_what_it_claims() -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("DEMO_")}
+    run = subprocess.run(
+        [sys.executable, "-W", "error", ROOT / "examples" / "demo.py"],
+        env={**env, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = iter(run.stdout.splitlines())
+    for expected in LINES:  # in this order
+        assert any(re.fullmatch(expected, line) for line in lines), f"no line {expected!r} in:\n{run.stdout}"
