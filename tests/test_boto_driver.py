@@ -414,6 +414,19 @@ def test_a_caller_s_client_is_not_closed(driver: BotoDriver, client: S3Client, m
     assert not closed
 
 
+def test_close_stops_the_threads_and_closes_the_client(
+    make: Callable[..., BotoDriver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    driver = make()
+    client, pool = driver._made()
+    monkeypatch.setattr(client, "close", lambda: closed.append("client"))
+    driver.close()
+    assert closed == ["client"]
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(print)
+
+
 def test_client_and_pool_are_made_once(own_driver: BotoDriver) -> None:
     own_driver.close()
     barrier = threading.Barrier(8)
@@ -443,9 +456,11 @@ def lock_held_elsewhere() -> Iterator[None]:
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait()
-    yield
-    done.set()
-    thread.join()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def in_a_forked_child(act: Callable[[], bool]) -> bool:
@@ -588,7 +603,7 @@ def test_a_request_that_raises_stop_iteration_does_not_end_the_plan(size: int) -
         raise StopIteration("not the end")
 
     driver = scripted(*[answer_of(b"1") for _ in range(size)])
-    with pytest.raises(RuntimeError, match="StopIteration"):
+    with pytest.raises(RuntimeError, match=r"Get\(key='0'\) raised StopIteration"):
         driver.run(each([get(str(number), decode) for number in range(size)]))
     driver.close()
 
@@ -629,7 +644,7 @@ def test_an_interrupt_cancels_what_is_queued_and_waits_for_what_is_running() -> 
         both.wait()
         if key == "a":
             os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.2)
+        time.sleep(0.5)
         landed.append(key)
 
     def plan() -> Plan[None]:
@@ -775,6 +790,12 @@ def test_a_body_that_breaks_every_time_is_an_error(broken: Callable[[], dict[str
     driver = scripted(*[broken() for _ in range(READS)])
     with pytest.raises(StorageError, match="GetObject s3://bucket/k: the body broke off 3 times"):
         driver.run(get("k", as_read))
+
+
+def test_bodies_are_closed() -> None:
+    answers = [answer_of(b"12", length=3), answer_of(b"123")]
+    scripted(*answers).run(get("k", as_read))
+    assert all(answer["Body"].closed for answer in answers)
 
 
 def test_an_object_may_vanish_between_two_reads() -> None:

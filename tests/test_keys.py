@@ -55,7 +55,20 @@ limits = st.sampled_from([NAME_LIMIT, ID_LIMIT, THREAD_LIMIT, NS_LIMIT])
 uuids = st.uuids().map(str)
 
 UUID_ID = "1f0a5b6c-0d1e-6f2a-8003-0123456789ab"
-ODD_IDS = ["1", "10", "9", "zzz", "ZZZ", "-", "a/b", "é", UUID_ID.upper(), UUID_ID.replace("-", ""), f"{{{UUID_ID}}}"]
+ODD_IDS = [
+    "1",
+    "10",
+    "9",
+    "zzz",
+    "ZZZ",
+    "-",
+    "a/b",
+    "é",
+    UUID_ID.upper(),
+    UUID_ID[:-2] + "AB",
+    UUID_ID.replace("-", ""),
+    f"{{{UUID_ID}}}",
+]
 ODD_IDS += [UUID_ID.replace("0", "\u0660"), UUID_ID + "\n", ".", ".."]
 
 

@@ -553,9 +553,9 @@ class BotoDriver:
             for request, future in zip(batch, futures, strict=True):
                 # A context cannot be entered twice at once, so each request has its own.
                 pool.submit(copy_context().run, self._work, client, request, future)
-            wait(futures)
+            _wait(futures)
         except BaseException:
-            wait([future for future in futures if not future.cancel()])  # no write may outlive its plan
+            _wait([future for future in futures if not future.cancel()])  # no write may outlive its plan
             raise
         return [future.result() for future in futures]
 
@@ -637,6 +637,12 @@ class BotoDriver:
                 f"No S3 client can be made for s3://{self._calls.bucket} ({_details(error)}); "
                 "check endpoint_url, region_name and the AWS profile."
             ) from error
+
+
+def _wait(futures: Sequence[Future[_Settled]]) -> None:
+    """Wait for all of them, in slices: an interrupt that comes just before a wait begins is not seen until it ends."""
+    while wait(futures, timeout=0.1).not_done:
+        pass
 
 
 def _resumption(plan: Plan[T], settled: Sequence[_Settled]) -> Callable[[], Sequence[Request]]:
