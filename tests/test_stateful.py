@@ -43,7 +43,6 @@ class Known:
     values: dict[str, Any]
     versions: dict[str, str]
     depths: dict[str, int] = field(default_factory=dict)
-    run: str | None = None
 
     @property
     def config(self) -> RunnableConfig:
@@ -56,6 +55,8 @@ class Model:
     def __init__(self) -> None:
         self.saver, self.archive = InMemorySaver(), InMemorySaver()
         self.alive: dict[tuple[str, str, str], Known] = {}
+        # Runs are known by where they wrote. A copy is of no run, unless it comes to lie where one wrote.
+        self.runs: dict[str, set[tuple[str, str, str]]] = {run: set() for run in RUNS}
 
     def threads(self) -> list[str]:
         return sorted({thread for thread, _, _ in self.alive})
@@ -75,7 +76,8 @@ class Model:
         self.remove(key for key in self.alive if key[0] == thread and key not in stay)
 
     def delete_run(self, run: str) -> None:
-        self.remove(key for key, it in self.alive.items() if it.run == run)
+        self.remove(key for key in self.alive if key in self.runs[run])
+        self.runs[run].clear()
 
     def delete_thread(self, thread: str) -> None:
         self.saver.delete_thread(thread)
@@ -94,9 +96,7 @@ class Model:
                     saver.blobs[(target, *rest)] = blob  # type: ignore[index]
         for (thread, ns, checkpoint_id), it in list(self.alive.items()):
             if thread == source:
-                fork = Known(
-                    target, ns, it.id, it.parent, it.values, it.versions, it.depths
-                )  # of no run: runs end at a fork
+                fork = Known(target, ns, it.id, it.parent, it.values, it.versions, it.depths)
                 self.alive[target, ns, checkpoint_id] = fork
 
 
@@ -206,8 +206,10 @@ class Life(RuleBasedStateMachine):
         assert not (gone and leans), "stored although delta channels lean on what is gone"
         for model in (self.model.saver, self.model.archive):
             _ = model.put(*copy.deepcopy(arguments))
-        it = Known(parent.thread, parent.ns, checkpoint_id, parent.id or None, values, versions, depths, run)
+        it = Known(parent.thread, parent.ns, checkpoint_id, parent.id or None, values, versions, depths)
         self.model.alive[it.thread, it.ns, it.id] = it
+        if run:
+            self.model.runs[run].add((it.thread, it.ns, it.id))
         if data.draw(st.integers(0, 9), label="again?") == 0:
             _ = self.saver.put(*copy.deepcopy(arguments))  # a retry
         kind = "first" if not parent.id else "on what is gone" if gone else "child"
@@ -278,7 +280,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(runs=st.sets(st.sampled_from(RUNS), max_size=2))
     def delete_runs(self, runs: set[str]) -> None:
-        doomed = [it for it in self.model.alive.values() if it.run in runs]
+        doomed = [it for key, it in self.model.alive.items() if any(key in self.model.runs[run] for run in runs)]
         self.saver.delete_for_runs(sorted(runs))
         for run in runs:
             self.model.delete_run(run)

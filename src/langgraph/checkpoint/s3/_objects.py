@@ -70,9 +70,10 @@ class CheckpointObject:
     """One checkpoint.
 
     `deltas` maps each delta channel that has no snapshot here to the super-steps since its last one: so
-    far back does this checkpoint depend on its ancestors. `marks` names some of those ancestors, newest
-    first, each `MARK_EVERY` super-steps or more from the next, so that a long chain can be listed in
-    parallel; `steps` counts from the newest mark.
+    far back does this checkpoint depend on its ancestors. `blank` names all channels that have a version
+    and no value; one that has not even a version has no history. `marks` names some of the ancestors,
+    newest first, each `MARK_EVERY` super-steps or more from the next, so that a long chain can be listed
+    in parallel; `steps` counts from the newest mark.
     """
 
     thread: str
@@ -83,6 +84,7 @@ class CheckpointObject:
     metadata: Typed = field(repr=False)
     values: Mapping[str, Value] = field(repr=False)
     deltas: Mapping[str, int] = field(default_factory=dict)
+    blank: Sequence[str] = ()
     marks: Sequence[str] = ()
     steps: int = 0
 
@@ -165,6 +167,7 @@ class Codec:
             "values": [[name, value.version] for name, value in inline.items()],
             "refs": [[name, it.values[name].version, ref.owner, ref.name, ref.size] for name, ref in it.refs.items()],
             "deltas": dict(it.deltas),
+            "blank": list(it.blank),
             "marks": list(it.marks),
             "steps": it.steps,
         }
@@ -248,6 +251,7 @@ class Codec:
                 metadata=sections[1],
                 values=values,
                 deltas=header["deltas"],
+                blank=header["blank"],
                 marks=header["marks"],
                 steps=header["steps"],
             )

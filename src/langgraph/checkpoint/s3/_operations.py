@@ -71,7 +71,7 @@ class Operations(BaseCheckpointSaver[str]):
         if inline_threshold < 0 or max_object_bytes <= 0:
             raise InvalidInput("inline_threshold and max_object_bytes are numbers of bytes, and positive.")
         if not 1 <= compression_level <= 22:
-            raise InvalidInput(f"compression_level {compression_level} is not a zstd level (1 to 22).")
+            raise InvalidInput(f"compression_level {compression_level!r} is not a zstd level (1 to 22).")
         self.bucket = bucket
         self.prefix = prefix.strip("/")
         self._root = root_of(prefix)
@@ -124,7 +124,7 @@ class Operations(BaseCheckpointSaver[str]):
     def _draft(
         self, at: Address, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> Draft:
-        serde = self._serializer()
+        serialize = self._serialize
         values = checkpoint["channel_values"]
         versions = checkpoint["channel_versions"]
         state = {key: value for key, value in checkpoint.items() if key != "channel_values"}
@@ -135,15 +135,16 @@ class Operations(BaseCheckpointSaver[str]):
             id=text_of(checkpoint["id"], "checkpoint['id']"),
             parent=at.id,
             run=None if run is None else str(run),
-            state=serde.dumps_typed(state),
-            metadata=serde.dumps_typed(dict(metadata)),
+            state=serialize(state),
+            metadata=serialize(dict(metadata)),
             stored={
-                name: (version, serde.dumps_typed(values[name]))
+                name: (version, serialize(values[name]))
                 for name, version in new_versions.items()
                 if name in values and name in versions
             },
             inherited={name: version for name, version in versions.items() if name not in new_versions},
-            in_hand=cache(lambda name: serde.dumps_typed(values[name]) if name in values else None),
+            channels=list(versions),
+            in_hand=cache(lambda name: serialize(values[name]) if name in values else None),
             deltas=_deltas(metadata),
         )
 
@@ -153,17 +154,16 @@ class Operations(BaseCheckpointSaver[str]):
         at = address(config)
         if at.id is None:
             raise InvalidInput("put_writes needs configurable['checkpoint_id']: writes belong to a checkpoint.")
-        serde = self._serializer()
         batch = WriteBatch(
             thread=at.thread,
             ns=at.ns,
             checkpoint=at.id,
-            task=task_id,
-            path=task_path,
+            task=text_of(task_id, "task_id"),
+            path=text_of(task_path, "task_path"),
             stamp=self._memory.next_stamp(self._clock()),
             nonce=f"{int(self._random() * (1 << 32)):08x}",
             writes=[
-                (write_index(position, channel), channel, serde.dumps_typed(value))
+                (write_index(position, channel), channel, self._serialize(value))
                 for position, (channel, value) in enumerate(writes)
             ],
         )
@@ -238,6 +238,10 @@ class Operations(BaseCheckpointSaver[str]):
         """The serializer of this moment: the attribute may be replaced at any time."""
         return compressing(self.serde, self._codec.level, self._codec.limit)
 
+    def _serialize(self, value: Any) -> Typed:
+        name, data = self._serializer().dumps_typed(value)
+        return name, bytes(data)  # a bytearray would still be the caller's to change
+
     def _tuple(self, thread: str, loaded: Loaded) -> CheckpointTuple:
         it, serde = loaded.checkpoint, self._serializer()
         state = serde.loads_typed(it.state)
@@ -281,16 +285,18 @@ def address(config: RunnableConfig) -> Address:
     Raises:
         InvalidInput: it has no thread_id, or one of its parts cannot be text.
     """
+    if not isinstance(config, Mapping):
+        raise InvalidInput(f"the config is a {type(config).__name__}; pass {{'configurable': {{'thread_id': ...}}}}.")
     configurable: Mapping[str, Any] = config.get("configurable") or {}
     if configurable.get("thread_id") is None:
         raise InvalidInput(
             "the config has no thread_id; pass {'configurable': {'thread_id': ...}}: checkpoints are kept per thread."
         )
-    checkpoint_id = configurable.get("checkpoint_id")
+    ns, checkpoint_id = configurable.get("checkpoint_ns"), configurable.get("checkpoint_id")
     return Address(
         text_of(configurable["thread_id"], "thread_id"),
-        text_of(configurable.get("checkpoint_ns") or "", "checkpoint_ns"),
-        text_of(checkpoint_id, "checkpoint_id") if checkpoint_id else None,
+        "" if ns is None else text_of(ns, "checkpoint_ns"),
+        None if checkpoint_id is None else text_of(checkpoint_id, "checkpoint_id") or None,
     )
 
 

@@ -394,7 +394,10 @@ def parse_conn_string(text: str) -> tuple[str, str, dict[str, str]]:
     Raises:
         InvalidInput: it is not of this form, or has an option that cannot stand there.
     """
-    url = urlsplit(text)
+    try:
+        url = urlsplit(text)
+    except ValueError:  # it has half an IPv6 address
+        url = urlsplit("")
     if url.scheme != "s3" or not url.netloc or url.fragment:
         raise InvalidInput(f"connection string {text!r} is not of the form 's3://bucket/prefix?region_name=…'.")
     options = dict(parse_qsl(url.query, keep_blank_values=True))

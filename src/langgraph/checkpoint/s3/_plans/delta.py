@@ -26,6 +26,7 @@ from langgraph.checkpoint.s3._plans.read import blob_request, missing, writes_re
 from langgraph.checkpoint.s3._requests import MAX_LIST, Entry, Get, List, Plan, each, get, list_all, list_page
 from langgraph.checkpoint.s3._rules import MARK_EVERY, merge_writes
 from langgraph.checkpoint.s3._values import Typed
+from langgraph.checkpoint.s3.errors import MissingObject
 
 FETCH = 4096
 """Objects to fetch in one batch: a chain of 1,000 super-steps with some write batches each."""
@@ -100,7 +101,12 @@ def history_plan(
         if parent is None or not wanted:
             break
         stretch = reach or stretch * 2
-        node = yield from _node_plan(codec, chain, parent, stretch, child=node.checkpoint.id)
+        try:
+            node = yield from _node_plan(codec, chain, parent, stretch, child=node.checkpoint.id)
+        except MissingObject:
+            if wanted & set(node.checkpoint.blank):
+                raise
+            break  # pruned; and a channel that had no version here yet has no history before
         for write in reversed(merge_writes(node.batches)):
             if write.channel in wanted:
                 writes[write.channel].append((write.task, write.value))

@@ -190,8 +190,15 @@ def _pack_plan(
 ) -> Plan[None]:
     """Pack the delta histories of those that stay and whose parent goes. A pack that lies there is whole already."""
     packed = {folder.id for folder in folders if folder.history}
-    cut_off = [it for it in staying if it.deltas and it.parent in doomed and it.id not in packed]
-    for it in cut_off:
+    there = {it.id for it in staying}
+
+    def is_cut_off(it: CheckpointObject) -> bool:
+        if it.parent is None or not it.deltas or it.id in packed:
+            return False
+        # A parent that is missing while older ones go may have leaned on them: trying to pack tells.
+        return it.parent in doomed or (it.parent not in there and it.parent > min(doomed))
+
+    for it in filter(is_cut_off, staying):
         try:
             channels = yield from history_plan(codec, ns, it, list(it.deltas))
         except MissingObject:

@@ -16,7 +16,7 @@ from langgraph.checkpoint.s3._plans.folders import Folder, group
 from langgraph.checkpoint.s3._requests import Get, List, Page, Plan, Request, get, list_all, list_page
 from langgraph.checkpoint.s3._rules import PendingWrite, merge_writes
 from langgraph.checkpoint.s3._values import Typed
-from langgraph.checkpoint.s3.errors import CorruptObject, MissingObject
+from langgraph.checkpoint.s3.errors import CorruptObject, MissingObject, ObjectTooLarge
 
 HEAD_KEYS = 24
 """Keys to ask for when looking for the newest checkpoint: its object, a fan-out of some twenty write
@@ -102,7 +102,7 @@ def _hint(read: Callable[[Body], CheckpointObject]) -> Callable[[Body], tuple[Ch
     def decode(body: Body) -> tuple[CheckpointObject, int] | None:
         try:
             return read(body), len(body.data)
-        except CorruptObject:
+        except (CorruptObject, ObjectTooLarge):
             return None
 
     return decode

@@ -7,7 +7,7 @@ reads the fence: a prune that condemned one of them before seeing this checkpoin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from langgraph.checkpoint.s3._keys import Namespace, blob_name, numbered_batch, stamped_batch
@@ -46,6 +46,7 @@ class Draft:
     metadata: Typed = field(repr=False)
     stored: Mapping[str, tuple[Version, Typed]] = field(repr=False)
     inherited: Mapping[str, Version]
+    channels: Sequence[str]  # all that have a version
     in_hand: Callable[[str], Typed | None] = field(repr=False)
     deltas: Mapping[str, int]
 
@@ -84,6 +85,7 @@ def put_plan(
         metadata=draft.metadata,
         values=values,
         deltas=draft.deltas,
+        blank=[name for name in draft.channels if name not in values],
         marks=marks,
         steps=steps,
     )
