@@ -210,7 +210,7 @@ def test_a_large_seed_is_found_wherever_it_lies(fakes: tuple[Twins, FakeStore]) 
     twins.check(head, "small", "large")
 
 
-ODD_IDS = ["1", "10", "9", "a/b", "é", " ", "ZZZ", "00000000-0000-0000-0000-00000000000G", uuid_of(5), "~" * 300]
+ODD_IDS = ["1", "10", "9", "a/b", "é", " ", "ZZZ", "00000000-0000-0000-0000-00000000000G", uuid_of(5), "~" * 40]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -67,7 +67,7 @@ def read(decode: Decode, data: bytes) -> Any:
 def plain(it: Any) -> Any:
     """Sequences as lists, so that what was read equals what was written."""
     if isinstance(it, CheckpointObject):
-        return replace(it, marks=list(it.marks))
+        return replace(it, marks=list(it.marks), blank=list(it.blank))
     if isinstance(it, WriteBatch):
         return replace(it, writes=list(it.writes))
     return it
@@ -107,6 +107,7 @@ checkpoints = st.builds(
     metadata=typed,
     values=st.dictionaries(texts, st.builds(Value, versions, typed | refs), max_size=6),
     deltas=st.dictionaries(texts, st.integers(1, 10_000), max_size=3),
+    blank=st.lists(texts, max_size=4),
     marks=st.lists(texts, max_size=4),
     steps=st.integers(0, 128),
 )

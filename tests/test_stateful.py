@@ -372,7 +372,7 @@ def place(it: CheckpointTuple) -> tuple[str, str, str]:
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)
+TestLife.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.campaign

@@ -44,6 +44,7 @@ CHECKPOINT = CheckpointObject(
         "messages/all": Value("2", REF),
     },
     deltas={"log": 300, "": 1},
+    blank=["log", "", "branch:to:node"],
     marks=(PARENT, OLD),
     steps=44,
 )

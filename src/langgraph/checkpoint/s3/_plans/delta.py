@@ -104,7 +104,7 @@ def history_plan(
         try:
             node = yield from _node_plan(codec, chain, parent, stretch, child=node.checkpoint.id)
         except MissingObject:
-            if wanted & set(node.checkpoint.blank):
+            if wanted & {*node.checkpoint.blank, *node.checkpoint.deltas}:
                 raise
             break  # pruned; and a channel that had no version here yet has no history before
         for write in reversed(merge_writes(node.batches)):
