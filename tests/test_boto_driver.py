@@ -34,7 +34,8 @@ from moto.server import ThreadedMotoServer
 from urllib3.exceptions import ProtocolError
 
 from langgraph.checkpoint.s3 import _boto
-from langgraph.checkpoint.s3._boto import PUT_OBJECT_ARGS, READS, BotoDriver, config_options
+from langgraph.checkpoint.s3._boto import BotoDriver
+from langgraph.checkpoint.s3._calls import PUT_OBJECT_ARGS, READS, config_options
 from langgraph.checkpoint.s3._requests import (
     ABSENT,
     Body,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,8 +29,8 @@ def long_threads() -> dict[int, FakeS3]:
 
 
 @pytest.fixture(params=LENGTHS, ids=str)
-def scene(request: pytest.FixtureRequest, long_threads: dict[int, FakeS3]) -> Iterator[Scene]:
-    yield Scene(long_threads[request.param].copy(), request.param)
+def scene(request: pytest.FixtureRequest, long_threads: dict[int, FakeS3]) -> Scene:
+    return Scene(long_threads[request.param].copy(), request.param)
 
 
 class Scene:

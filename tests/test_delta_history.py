@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -97,9 +97,9 @@ def twins(store: FakeStore | MotoStore) -> Twins:
 
 
 @pytest.fixture
-def fakes() -> Iterator[tuple[Twins, FakeStore]]:
+def fakes() -> tuple[Twins, FakeStore]:
     store = FakeStore()
-    yield Twins(store, inline_threshold=500), store
+    return Twins(store, inline_threshold=500), store
 
 
 # -- what is asked of a chain ----------------------------------------------------------------------

@@ -91,13 +91,13 @@ class Model:
             for (thread, ns, checkpoint_id), writes in list(saver.writes.items()):
                 if thread == source:
                     saver.writes[target, ns, checkpoint_id] = {**saver.writes[target, ns, checkpoint_id], **writes}
-            for (thread, *rest), blob in list(saver.blobs.items()):
+            for (thread, ns, channel, version), blob in list(saver.blobs.items()):
                 if thread == source:
-                    saver.blobs[(target, *rest)] = blob  # type: ignore[index]
+                    saver.blobs[target, ns, channel, version] = blob
         for (thread, ns, checkpoint_id), it in list(self.alive.items()):
             if thread == source:
-                fork = Known(target, ns, it.id, it.parent, it.values, it.versions, it.depths)
-                self.alive[target, ns, checkpoint_id] = fork
+                copied = Known(target, ns, it.id, it.parent, it.values, it.versions, it.depths)
+                self.alive[target, ns, checkpoint_id] = copied
 
 
 class Life(RuleBasedStateMachine):
@@ -193,7 +193,7 @@ class Life(RuleBasedStateMachine):
         metadata |= {"counters_since_delta_snapshot": leans} if leans else {}
         config = config_for(parent.thread, parent.id or None, parent.ns)
         new_versions = {name: versions[name] for name in fresh}
-        arguments = (config, checkpoint, metadata, new_versions)
+        arguments: Any = (config, checkpoint, metadata, new_versions)
         gone = bool(parent.id) and (parent.thread, parent.ns, parent.id) not in self.model.alive
         try:
             stored = self.saver.put(*copy.deepcopy(arguments))
@@ -375,6 +375,9 @@ TestLife = Life.TestCase
 TestLife.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
-@pytest.mark.campaign
-class TestLongLife(Life.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=2_000, stateful_step_count=80, deadline=None)
+class LongLife(Life):
+    """The same for longer."""
+
+
+TestLongLife = pytest.mark.campaign(LongLife.TestCase)
+TestLongLife.settings = settings(max_examples=600, stateful_step_count=60, deadline=None)

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from moto.server import ThreadedMotoServer
 
 from langgraph.checkpoint.s3 import S3Saver
-from langgraph.checkpoint.s3._boto import config_options
+from langgraph.checkpoint.s3._calls import config_options
 from tests.support.fake_s3 import FakeDriver, FakeS3
 
 PREFIX = "agents/test"

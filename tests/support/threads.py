@@ -59,7 +59,7 @@ class Script:
         the inherited values are not passed along.
         """
         checkpoint_id = id or uuid_of(self.number)
-        new = {name: f"{self.number:032}.{checkpoint_id[-4:]}" for name in [*values, *touch]}
+        new = dict.fromkeys([*values, *touch], f"{self.number:032}.{checkpoint_id[-4:]}")
         self.values = {name: it for name, it in self.values.items() if name not in touch} | dict(values)
         self.versions |= new
         checkpoint = Checkpoint(

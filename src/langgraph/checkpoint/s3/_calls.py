@@ -1,0 +1,386 @@
+"""What boto3 and aiobotocore have in common: which call a request is, what an answer or an error means.
+
+It does no I/O and waits for nothing, so that any driver over botocore can use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    SSOError,
+    TokenRetrievalError,
+    ValidationError,
+)
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
+
+from langgraph.checkpoint.s3._requests import (
+    ABSENT,
+    Copy,
+    CreateBucket,
+    Delete,
+    Entry,
+    Get,
+    HeadBucket,
+    List,
+    Page,
+    Put,
+    Request,
+    Stored,
+)
+from langgraph.checkpoint.s3.errors import (
+    AccessDenied,
+    BucketNotFound,
+    Contended,
+    InvalidInput,
+    S3SaverError,
+    StorageError,
+)
+
+if TYPE_CHECKING:
+    pass
+
+READS = 3
+"""How often an object is got before a body that breaks off is an error."""
+
+PAUSES = (0.05, 0.2, 0.5)
+"""Longest waits, in seconds, before a request is repeated that met a conflict (409)."""
+
+CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
+"""S3 saw two writers at once and decided for neither: worth repeating."""
+
+FAILURES = (BotoCoreError, ResponseParserError)
+"""Whatever a call may raise that S3 did not say. A server that is not S3 answers in no known format (the latter)."""
+
+CUT = (BotoCoreError, HTTPError, OSError)
+"""Whatever reading a body may raise."""
+
+PUT_OBJECT_ARGS = frozenset(
+    {
+        "ACL",
+        "BucketKeyEnabled",
+        "CacheControl",
+        "ChecksumAlgorithm",
+        "ContentDisposition",
+        "ContentLanguage",
+        "ContentType",
+        "ExpectedBucketOwner",
+        "Expires",
+        "GrantFullControl",
+        "GrantRead",
+        "GrantReadACP",
+        "GrantWriteACP",
+        "ObjectLockLegalHoldStatus",
+        "ObjectLockMode",
+        "ObjectLockRetainUntilDate",
+        "SSEKMSEncryptionContext",
+        "SSEKMSKeyId",
+        "ServerSideEncryption",
+        "StorageClass",
+    }
+)
+"""What `put_object_args` may hold: says how an object is kept, is no property of one object, reads do not need it.
+
+CopyObject takes every one of them as well.
+"""
+
+_METHODS: dict[type[Request], str] = {
+    Get: "get_object",
+    Put: "put_object",
+    List: "list_objects_v2",
+    Delete: "delete_objects",
+    Copy: "copy_object",
+    HeadBucket: "head_bucket",
+    CreateBucket: "create_bucket",
+}
+
+
+class _Verdict(NamedTuple):
+    """What an error is to the caller: its class, and "what is wrong; what to do"."""
+
+    kind: type[S3SaverError]
+    wrong: str
+    advice: str
+
+
+_MISSING = _Verdict(
+    BucketNotFound, "the bucket does not exist", "make it with setup(create_bucket=True) or check region and endpoint"
+)
+_DENIED = _Verdict(
+    AccessDenied,
+    "access was denied",
+    "check the credentials, and that the policy allows s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket",
+)
+_ELSEWHERE = _Verdict(StorageError, "the bucket is in another region", "pass its region as region_name")
+_THROTTLED = _Verdict(StorageError, "S3 throttles requests", "repeat the operation later or lower max_concurrency")
+_FAILED = _Verdict(StorageError, "S3 failed", "the operation can be repeated safely")
+_REFUSED = _Verdict(StorageError, "S3 refused the request", "look up the code in S3's list of error responses")
+_UNREACHED = _Verdict(
+    StorageError,
+    "S3 could not be reached or gave no proper answer",
+    "check endpoint, region and network; the operation can be repeated safely",
+)
+_INVALID = _Verdict(InvalidInput, "the request is not valid", "check the bucket's name and put_object_args")
+_BROKEN = _Verdict(
+    StorageError,
+    f"the body broke off {READS} times or was damaged on its way",
+    "check the network; the operation can be repeated safely",
+)
+
+_BY_CODE = {
+    "NoSuchBucket": _MISSING,
+    "AccessDenied": _DENIED,
+    "InvalidAccessKeyId": _DENIED,
+    "SignatureDoesNotMatch": _DENIED,
+    "ExpiredToken": _DENIED,
+    "InvalidToken": _DENIED,
+    "TokenRefreshRequired": _DENIED,
+    "PermanentRedirect": _ELSEWHERE,
+    "AuthorizationHeaderMalformed": _ELSEWHERE,
+    "IllegalLocationConstraintException": _ELSEWHERE,
+    "InternalError": _FAILED,
+    "ServiceUnavailable": _THROTTLED,
+    "SlowDown": _THROTTLED,
+    "ConditionalRequestConflict": _Verdict(Contended, "another writer was always in between", "try again"),
+    "OperationAborted": _Verdict(Contended, "another operation on it was always in progress", "try again"),
+    "BucketAlreadyExists": _Verdict(StorageError, "the name belongs to another account", "choose another name"),
+    "InvalidObjectState": _Verdict(
+        StorageError, "the object is archived", "restore it and keep this bucket out of archive storage classes"
+    ),
+}
+_BY_STATUS = {301: _ELSEWHERE, 401: _DENIED, 403: _DENIED, 429: _THROTTLED, 503: _THROTTLED}
+_NO_CREDENTIALS = (
+    CredentialRetrievalError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    SSOError,
+    TokenRetrievalError,
+)
+
+
+def code_of(error: ClientError) -> str:
+    """Return S3's own code of an error."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _message_of(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Message", ""))
+
+
+def _status_of(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _verdict(error: Exception) -> _Verdict:
+    if isinstance(error, ClientError):
+        status = _status_of(error)
+        return _BY_CODE.get(code_of(error)) or _BY_STATUS.get(status, _FAILED if status >= 500 else _REFUSED)
+    if isinstance(error, _NO_CREDENTIALS):
+        return _DENIED
+    return _INVALID if isinstance(error, ParamValidationError | ValidationError) else _UNREACHED
+
+
+def details_of(error: Exception) -> str:
+    """Return what S3 or botocore said, on one line."""
+    if not isinstance(error, ClientError):
+        text = str(error) or type(error).__name__
+    else:
+        text = f"{code_of(error)}, HTTP {_status_of(error)}: {_message_of(error)}"
+    return " ".join(text.split()).rstrip(".: ")
+
+
+def _is_missing_key(error: ClientError) -> bool:
+    """Tell whether S3 itself says that there is no such key.
+
+    A 404 without S3's code or id comes from some other server (a wrong endpoint): no news of the key.
+    """
+    if code_of(error) == "404":
+        return bool(error.response.get("ResponseMetadata", {}).get("RequestId"))
+    return code_of(error) == "NoSuchKey"
+
+
+def _is_unsupported(error: ClientError) -> bool:
+    """Tell whether the store does not know the header of a conditional request."""
+    return _status_of(error) == 501 or code_of(error) == "NotImplemented" or "not implemented" in _message_of(error)
+
+
+class Found(NamedTuple):
+    """An object whose body is still to be read from a stream."""
+
+    stream: Any
+    etag: str
+    length: int | None
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Requests as botocore's calls, and botocore's answers and errors as replies and our errors.
+
+    Raises:
+        InvalidInput: If `put_object_args` holds an argument that is not to be set from outside.
+    """
+
+    bucket: str
+    put_object_args: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if bad := sorted(set(self.put_object_args) - PUT_OBJECT_ARGS):
+            raise InvalidInput(
+                f"put_object_args may not hold {', '.join(bad)}: allowed are {', '.join(sorted(PUT_OBJECT_ARGS))}."
+            )
+
+    def call(self, request: Request, region: str | None) -> tuple[str, dict[str, Any]]:
+        """Return the client's method for a request, and its arguments."""
+        return _METHODS[type(request)], {"Bucket": self.bucket, **self._arguments(request, region)}
+
+    def _arguments(self, request: Request, region: str | None) -> dict[str, Any]:
+        match request:
+            case Get(key):
+                return {"Key": key}
+            case Put(key, body, if_match):
+                return {**self.put_object_args, "Key": key, "Body": body, **_condition(if_match)}
+            case List():
+                return _listing(request)
+            case Delete(keys):
+                return {"Delete": {"Objects": [{"Key": key} for key in keys], "Quiet": True}}
+            case Copy(source, target):
+                return {**self.put_object_args, "Key": target, "CopySource": {"Bucket": self.bucket, "Key": source}}
+            case CreateBucket() if region not in (None, "us-east-1", "aws-global"):
+                return {"CreateBucketConfiguration": {"LocationConstraint": region}}
+        return {}
+
+    def reply(self, request: Request, answer: Mapping[str, Any]) -> Any:
+        """Return the reply to a request that S3 granted; for a `Get` it is `Found`.
+
+        Raises:
+            StorageError: If the answer is not one of S3's, or some keys could not be deleted.
+        """
+        try:
+            return self._reply(request, answer)
+        except KeyError as error:  # some other server's "200 OK" must not pass for a stored object or an empty listing
+            if "Body" in answer:
+                answer["Body"].close()  # nobody is going to read it
+            raise self._error(request, _UNREACHED, f"the answer lacks {error}") from error
+
+    def _reply(self, request: Request, answer: Mapping[str, Any]) -> Any:
+        match request:
+            case Get():
+                return Found(answer["Body"], answer["ETag"], answer.get("ContentLength"))
+            case Put():
+                _ = answer["ETag"]
+                return Stored.DONE
+            case List():
+                return _page(answer)
+            case Delete():
+                return self._deleted(request, answer)
+            case Copy() | HeadBucket():
+                return True
+        return None
+
+    def refusal(self, request: Request, error: ClientError) -> Any:
+        """Return the reply to a request that S3 refused, if that is an outcome its plan expects.
+
+        Raises:
+            S3SaverError: If it is not.
+        """
+        match request:
+            case Get() if _is_missing_key(error):
+                return None
+            case Put(if_match=str()) if _status_of(error) == 412:
+                return Stored.REFUSED
+            case Put(if_match=str(etag)) if etag != ABSENT and _is_missing_key(error):
+                return Stored.REFUSED  # nothing is there to match
+            case Put(if_match=str()) if _is_unsupported(error):
+                return Stored.UNSUPPORTED
+            case Copy() if _is_missing_key(error):
+                return False
+            case HeadBucket() if _status_of(error) == 404:
+                return False
+            case CreateBucket() if code_of(error) == "BucketAlreadyOwnedByYou":
+                return None
+        raise self.explain(request, error) from error
+
+    def explain(self, request: Request, error: Exception) -> S3SaverError:
+        """Return the error of ours that says what one of botocore's means."""
+        return self._error(request, _verdict(error), details_of(error))
+
+    def broken(self, request: Request, error: Exception) -> S3SaverError:
+        """Return the error for a body that could not be read, however often it was asked for."""
+        return self._error(request, _BROKEN, details_of(error))
+
+    def _deleted(self, request: Delete, answer: Mapping[str, Any]) -> None:
+        failed = [error for error in answer.get("Errors", ()) if error["Code"] != "NoSuchKey"]
+        if failed:
+            key, code, message = failed[0]["Key"], failed[0]["Code"], failed[0].get("Message", "")
+            details = f"{len(failed)} of {len(request.keys)} keys failed, first {key}: {code}: {message}".rstrip(".: ")
+            raise self._error(request, _BY_CODE.get(code, _REFUSED), details)
+
+    def _error(self, request: Request, verdict: _Verdict, details: str) -> S3SaverError:
+        return verdict.kind(f"{self._subject(request)}: {verdict.wrong} ({details}); {verdict.advice}.")
+
+    def _subject(self, request: Request) -> str:
+        operation = _METHODS[type(request)].title().replace("_", "")  # as S3 spells it
+        return f"{operation} s3://{self.bucket}{_path(request)}"
+
+
+def _path(request: Request) -> str:
+    match request:
+        case Get(key) | Put(key):
+            return f"/{key}"
+        case List(prefix):
+            return f"/{prefix}"
+        case Delete(keys):
+            return f"/{keys[0]}" + (f" and {len(keys) - 1} more" if len(keys) > 1 else "")
+        case Copy(source, target):
+            return f"/{source} to {target}"
+    return ""
+
+
+def _condition(if_match: str | None) -> dict[str, str]:
+    if if_match is None:
+        return {}
+    return {"IfNoneMatch": "*"} if if_match == ABSENT else {"IfMatch": if_match}
+
+
+def _listing(request: List) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"Prefix": request.prefix, "MaxKeys": request.max_keys}
+    if request.folders:
+        arguments["Delimiter"] = "/"
+    if request.token is not None:
+        arguments["ContinuationToken"] = request.token  # knows where to go on, so no StartAfter
+    elif request.start_after:
+        arguments["StartAfter"] = request.start_after
+    return arguments
+
+
+def _page(answer: Mapping[str, Any]) -> Page:
+    return Page(
+        entries=[Entry(found["Key"], found["Size"], found["ETag"]) for found in answer.get("Contents", ())],
+        folders=[found["Prefix"] for found in answer.get("CommonPrefixes", ())],
+        token=answer["NextContinuationToken"] if answer["IsTruncated"] else None,
+    )
+
+
+def config_options(endpoint_url: str | None, max_concurrency: int, addressing_style: str | None) -> dict[str, Any]:
+    """Return the arguments of a botocore `Config` that suits this package."""
+    options: dict[str, Any] = {
+        "max_pool_connections": max_concurrency,
+        "retries": {"mode": "standard", "total_max_attempts": 5},
+        "tcp_keepalive": True,
+    }
+    if endpoint_url:  # not every store knows the checksums that botocore adds of its own accord
+        options["request_checksum_calculation"] = options["response_checksum_validation"] = "when_required"
+    if addressing_style:
+        options["s3"] = {"addressing_style": addressing_style}
+    return options
