@@ -27,13 +27,13 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.s3._keys import namespace, root_of, thread_prefix
 from langgraph.checkpoint.s3._memory import Memory
 from langgraph.checkpoint.s3._objects import ChannelHistory, Codec, WriteBatch
-from langgraph.checkpoint.s3._plans.delta import history_plan
+from langgraph.checkpoint.s3._plans.delta import get_history_plan
 from langgraph.checkpoint.s3._plans.listing import Selection, Walk, next_page_plan
 from langgraph.checkpoint.s3._plans.prune import delete_runs_plan, prune_thread_plan
-from langgraph.checkpoint.s3._plans.read import Loaded, find_head_plan, get_exact_plan, get_latest_plan
+from langgraph.checkpoint.s3._plans.read import Loaded, get_exact_plan, get_latest_plan
 from langgraph.checkpoint.s3._plans.threads import copy_thread_plan, delete_thread_plan
 from langgraph.checkpoint.s3._plans.write import Draft, Settings, put_plan, put_writes_plan
-from langgraph.checkpoint.s3._requests import CreateBucket, HeadBucket, Plan, get
+from langgraph.checkpoint.s3._requests import CreateBucket, HeadBucket, Plan
 from langgraph.checkpoint.s3._rules import matches, write_index
 from langgraph.checkpoint.s3._values import Typed, compressing
 from langgraph.checkpoint.s3.errors import BucketNotFound, InvalidInput
@@ -222,14 +222,7 @@ class Operations(BaseCheckpointSaver[str]):
         ns = namespace(self._root, at.thread, at.ns)
         if not channels:
             return {}
-        if at.id is None:
-            found = yield from find_head_plan(self._codec, ns)
-            head = found[0] if found is not None else None
-        else:
-            head = yield from get(ns.checkpoint(at.id), self._codec.read_checkpoint(ns, at.id))
-        if head is None:
-            return {channel: {"writes": []} for channel in channels}
-        histories = yield from history_plan(self._codec, ns, head, list(dict.fromkeys(channels)))
+        histories = yield from get_history_plan(self._codec, ns, at.id, list(dict.fromkeys(channels)))
         return {channel: self._history(channel, it) for channel, it in histories.items()}
 
     # -- what was read, as the user's objects ------------------------------------------------------

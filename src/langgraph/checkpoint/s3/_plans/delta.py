@@ -22,7 +22,7 @@ from langgraph.checkpoint.s3._objects import (
     WriteBatch,
 )
 from langgraph.checkpoint.s3._plans.folders import Folder, group
-from langgraph.checkpoint.s3._plans.read import blob_request, missing, writes_request
+from langgraph.checkpoint.s3._plans.read import ATTEMPTS, blob_request, find_head_plan, missing, writes_request
 from langgraph.checkpoint.s3._requests import MAX_LIST, Entry, Get, List, Plan, each, get, list_all, list_page
 from langgraph.checkpoint.s3._rules import MARK_EVERY, merge_writes
 from langgraph.checkpoint.s3._values import Typed
@@ -73,6 +73,29 @@ class _Chain:
     def goes_on_to(self, checkpoint_id: str) -> bool:
         """Whether the listing, read on, may still show this checkpoint."""
         return not self.exhausted and self.last < self.ns.after(checkpoint_id)
+
+
+def get_history_plan(
+    codec: Codec, ns: Namespace, checkpoint_id: str | None, channels: Sequence[str]
+) -> Plan[dict[str, ChannelHistory]]:
+    """The same for a checkpoint by its id, or the newest one. One round trip more, to read it.
+
+    It starts again if a prune deletes ancestors under it: their histories lie in a pack then.
+    """
+    for attempt in range(ATTEMPTS):
+        if checkpoint_id is None:
+            found = yield from find_head_plan(codec, ns)
+            head = found[0] if found is not None else None
+        else:
+            head = yield from get(ns.checkpoint(checkpoint_id), codec.read_checkpoint(ns, checkpoint_id))
+        if head is None:
+            break
+        try:
+            return (yield from history_plan(codec, ns, head, channels))
+        except MissingObject:
+            if attempt == ATTEMPTS - 1:
+                raise
+    return {channel: ChannelHistory(None, []) for channel in channels}
 
 
 def history_plan(
@@ -208,10 +231,13 @@ def _fetch_plan(codec: Codec, chain: _Chain, stretch: int) -> Plan[None]:
     chain.blobs.update((request.key, replies[request.key]) for request in blobs)
     for folder in some:
         checkpoint = replies[ns.checkpoint(folder.id)]
-        if checkpoint is not None:  # without its checkpoint object it is not there
-            batches = {name: replies[ns.writes(folder.id, name)] for name in folder.writes}
-            found = {name: batch for name, batch in batches.items() if batch is not None}
-            chain.nodes[folder.id] = _Node(checkpoint, found, replies.get(ns.history(folder.id)))
+        if checkpoint is None:  # without its checkpoint object it is not there
+            continue
+        batches = {name: replies[ns.writes(folder.id, name)] for name in folder.writes}
+        for name, batch in batches.items():
+            if batch is None:  # a prune is deleting it, and has packed it before
+                raise missing(codec, ns.writes(folder.id, name), "it was listed a moment ago")
+        chain.nodes[folder.id] = _Node(checkpoint, batches, replies.get(ns.history(folder.id)))
 
 
 def _other_requests(codec: Codec, chain: _Chain, folder: Folder) -> list[Get]:

@@ -6,7 +6,7 @@ Both work out what stays, and what that depends on, and then go the same way for
    From then on it depends on no ancestor.
 2. **Fence.** Word is left of what is condemned. A put that leans on it and commits from now on sees it.
 3. **List again.** What has been put since stays too, with its blobs, and is packed as well.
-4. **Delete**, checkpoint objects first.
+4. **Delete**, checkpoint objects first and then the rest.
 
 So a put either commits before step 3, and is spared, or reads its fence after step 2, and stores again
 what it inherited. Whatever cannot be read on the way ends the operation before anything is deleted.
@@ -29,7 +29,7 @@ from langgraph.checkpoint.s3._keys import (
 from langgraph.checkpoint.s3._objects import Body, CheckpointObject, Codec, Fence, HistoryPack, Value
 from langgraph.checkpoint.s3._plans.delta import history_plan
 from langgraph.checkpoint.s3._plans.folders import Folder, group
-from langgraph.checkpoint.s3._plans.threads import checkpoints_first
+from langgraph.checkpoint.s3._plans.threads import is_checkpoint
 from langgraph.checkpoint.s3._requests import (
     ABSENT,
     Entry,
@@ -154,7 +154,10 @@ def _sweep_plan(codec: Codec, ns: Namespace, sweep: _Sweep) -> Plan[None]:
     spared = {ns.blob(owner, name) for owner, name in live([*staying, *late]).blobs}
     late_ids = {it.id for it in late}
     going = [key for it in again if it.id in doomed - late_ids for key in it.keys if key not in spared]
-    yield from delete_all(checkpoints_first(going))
+    # Two steps: S3 deletes the keys of one request in any order, and a reader that follows the chain must
+    # not meet an ancestor that is still there while its writes are not.
+    yield from delete_all([key for key in going if is_checkpoint(key)])
+    yield from delete_all([key for key in going if not is_checkpoint(key)])
     if not staying and not late:
         yield from delete_all([ns.latest])  # else it would speak of a checkpoint for ever that is gone
 
@@ -202,8 +205,12 @@ def _pack_plan(
         try:
             channels = yield from history_plan(codec, ns, it, list(it.deltas))
         except MissingObject:
-            if (yield from get(ns.checkpoint(it.id), _header(codec, ns, it.id))) is None:
-                continue  # its own put has taken it back
+            there_still, packed_since = yield [
+                Get(ns.checkpoint(it.id), _header(codec, ns, it.id)),
+                Get(ns.history(it.id), codec.read_history(ns, it.id)),
+            ]
+            if there_still is None or packed_since is not None:
+                continue  # its own put has taken it back, or another prune has packed it
             raise
         pack = HistoryPack(it.thread, it.ns, it.id, channels)
         yield from put_all([(ns.history(it.id), codec.history(pack))])

@@ -30,11 +30,12 @@ def delete_thread_plan(root: str, thread_id: str) -> Plan[None]:
 
 def checkpoints_first(keys: Sequence[str]) -> list[str]:
     """The order to delete in: checkpoint objects, the oldest first, then all the rest."""
-    checkpoints = [key for key in keys if _is_checkpoint(key)]
-    return checkpoints[::-1] + [key for key in keys if not _is_checkpoint(key)]
+    checkpoints = [key for key in keys if is_checkpoint(key)]
+    return checkpoints[::-1] + [key for key in keys if not is_checkpoint(key)]
 
 
-def _is_checkpoint(key: str) -> bool:
+def is_checkpoint(key: str) -> bool:
+    """Whether a key is a checkpoint object's."""
     return key.endswith("/checkpoint")
 
 
@@ -53,12 +54,12 @@ def copy_thread_plan(bucket: str, root: str, source_id: str, target_id: str) -> 
         return
     part = encode_part(source_id, THREAD_LIMIT)
     entries, pages = yield from list_all(source)
-    checkpoints = [entry.key for entry in entries if _is_checkpoint(entry.key)]
+    checkpoints = [entry.key for entry in entries if is_checkpoint(entry.key)]
     if pages > 1:
         # A checkpoint may have been put between two pages, with what it points to on the one already read.
         # All that the checkpoints seen so far point to is there by now.
         entries, _ = yield from list_all(source)
-    rest = [entry.key for entry in entries if not _is_checkpoint(entry.key) and not entry.key.endswith("/fence")]
+    rest = [entry.key for entry in entries if not is_checkpoint(entry.key) and not entry.key.endswith("/fence")]
     name = encode_part(target_id, THREAD_LIMIT)
     if checkpoints and name.startswith("_"):
         yield from put_all([(thread_name(root, name), target_id.encode())])

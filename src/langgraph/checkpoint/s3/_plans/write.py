@@ -193,7 +193,12 @@ def _heed_fence_plan(
 
 
 def _chain_broken(fence: Fence, it: CheckpointObject) -> bool:
-    return bool(it.depth) and it.parent is not None and dooms(fence, it.parent)
+    """Whether its delta channels lean on what is condemned.
+
+    A prune that keeps this very checkpoint has packed them beside it. It may have let the former newest
+    one go for it, so taking it back then would leave the thread with nothing.
+    """
+    return bool(it.depth) and it.parent is not None and dooms(fence, it.parent) and it.id not in fence.kept
 
 
 def put_writes_plan(codec: Codec, ns: Namespace, batch: WriteBatch) -> Plan[None]:
