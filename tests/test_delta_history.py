@@ -97,7 +97,7 @@ def twins(store: FakeStore | MotoStore) -> Twins:
 
 
 @pytest.fixture
-def fakes() -> tuple[Twins, FakeStore]:
+def small() -> tuple[Twins, FakeStore]:
     store = FakeStore()
     return Twins(store, inline_threshold=500), store
 
@@ -195,8 +195,8 @@ def test_nothing_asked_nothing_there(twins: Twins) -> None:
 # -- large values, odd ids, long chains ------------------------------------------------------------
 
 
-def test_a_large_seed_is_found_wherever_it_lies(fakes: tuple[Twins, FakeStore]) -> None:
-    twins, _ = fakes
+def test_a_large_seed_is_found_wherever_it_lies() -> None:
+    twins = Twins(FakeStore(), inline_threshold=500)
     large = Snapshot([noise(3000)])
     head = twins.put(None, {"large": large, "small": 1})
     for _ in range(3):
@@ -214,8 +214,8 @@ ODD_IDS = ["1", "10", "9", "a/b", "é", " ", "ZZZ", "00000000-0000-0000-0000-000
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_ids_of_any_form(fakes: tuple[Twins, FakeStore], seed: int) -> None:
-    twins, _ = fakes
+def test_ids_of_any_form(seed: int) -> None:
+    twins = Twins(FakeStore(), inline_threshold=500)
     ids = random.Random(seed).sample(ODD_IDS, len(ODD_IDS))
     head = twins.put(None, {"log": Snapshot(["root"])}, id=ids[0])
     for checkpoint_id in ids[1:]:

@@ -79,7 +79,7 @@ def version_of(channel: str, number: int) -> str:
 
 
 def putting(checkpoint_id: str, parent: int, kind: str) -> Operation:
-    return lambda saver: saver._put_plan(*child(checkpoint_id, parent, kind))  # type: ignore[arg-type]
+    return lambda saver: saver._put_plan(*child(checkpoint_id, parent, kind))
 
 
 def pruning(saver: S3Saver) -> Generator[Any, Any, Any]:

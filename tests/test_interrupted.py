@@ -31,7 +31,7 @@ def bucket() -> FakeS3:
             _ = script.put({"large": noise(300), "log": ["seed"]}, run_id=f"{thread} early")
             for depth in range(1, LENGTH):
                 script.write("log", depth)
-                counters = {"counters_since_delta_snapshot": {"log": [depth, depth]}}
+                counters: dict[str, Any] = {"counters_since_delta_snapshot": {"log": [depth, depth]}}
                 run = "middle" if depth == 1 else "late"
                 large = {"blob": noise(300, depth)} if depth > 1 else {}
                 _ = script.put({"n": depth, **large}, touch=("log",), run_id=f"{thread} {run}", **counters)
@@ -69,7 +69,7 @@ def writing(*writes: tuple[str, Any], task: str = "task 2") -> Step:
     return lambda saver: saver._put_writes_plan(HEAD, writes, task, "")
 
 
-COUNTERS = {"counters_since_delta_snapshot": {"log": [LENGTH, LENGTH]}}
+COUNTERS: dict[str, Any] = {"counters_since_delta_snapshot": {"log": [LENGTH, LENGTH]}}
 OPERATIONS: dict[str, Step] = {
     "put": lambda saver: plan_of(saver, lambda script: script.put({"n": 9, "large": 1, "blob": 2, "log": ["all"]})),
     "put that inherits": lambda saver: plan_of(saver, lambda script: script.put({"n": 9})),
