@@ -1,28 +1,42 @@
 """`make bench`: what operations cost, counted; and what they cost the processor, next to savers without a bucket.
 
 The bucket is the tests' in-memory S3, so that no server and no network is in the figures. Counts are those that
-`tests/test_costs.py` asserts. Times are of one run, so only their ratios say something.
+`tests/test_costs.py` asserts. Times are medians of one run in which the savers take turns: only their ratios say
+something. S3Saver's include the work of the in-memory S3. Nothing is written but what is printed.
 """
 
 from __future__ import annotations
 
+import operator
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Durability
 
 from tests.support.fake_s3 import FakeDriver, FakeS3
 from tests.support.threads import Script, config_for, noise, saver_on, uuid_of
 
 MESSAGES = [{"role": "user", "content": f"message {number}, of some length as they are"} for number in range(20)]
+
+DOLLARS_PUT, DOLLARS_GET = 5.00 / 1_000_000, 0.40 / 1_000_000
+"""AWS's list price of a PUT, COPY or LIST, and of a GET. DELETE is free."""
+
+
+class Log(TypedDict):
+    """A state that grows by an entry per super-step."""
+
+    log: Annotated[list[str], operator.add]
 
 
 def thread_of(length: int) -> FakeS3:
@@ -64,33 +78,57 @@ def costs(s3: FakeS3, length: int) -> dict[str, str]:
     return told
 
 
-def seconds(saver: BaseCheckpointSaver[str], turns: int = 300) -> tuple[float, float]:
-    """Median seconds of a put and of a get_tuple, in a thread with twenty messages."""
-    script = Script(saver)
-    puts, gets = [], []
+def turn(durability: Durability, manifest: bool) -> str:
+    """The requests of one turn of ten super-steps, in a thread that has had a turn before, and their price."""
+    builder = StateGraph(Log)
+    names = [f"step {number}" for number in range(10)]
+    for source, name in pairwise([START, *names]):
+        builder.add_node(name, lambda state: {"log": ["done"]})
+        builder.add_edge(source, name)
+    driver = FakeDriver()
+    graph = builder.compile(checkpointer=saver_on(driver, manifest=manifest))
+    _ = graph.invoke({"log": ["first"]}, config_for("thread"), durability=durability)
+    with driver.measure() as cost:
+        _ = graph.invoke({"log": ["second"]}, config_for("thread"), durability=durability)
+    dollars = (cost.puts + cost.lists) * DOLLARS_PUT + cost.gets * DOLLARS_GET
+    return f"{cost.puts} | {cost.lists} | {cost.gets} | ${dollars * 1_000_000:.2f}"
+
+
+def seconds(savers: Mapping[str, BaseCheckpointSaver[str]], turns: int = 500) -> dict[str, tuple[float, float]]:
+    """Median processor seconds of a put and of a get_tuple with twenty messages. The savers take turns."""
+    scripts = {name: Script(saver) for name, saver in savers.items()}
+    taken: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in savers}
     for number in range(turns):
-        start = time.perf_counter()
-        _ = script.put({"messages": [*MESSAGES, number]})
-        puts.append(time.perf_counter() - start)
-        start = time.perf_counter()
-        _ = saver.get_tuple(config_for("thread"))
-        gets.append(time.perf_counter() - start)
-    return statistics.median(puts), statistics.median(gets)
+        for name, script in scripts.items():
+            values = {"messages": [*MESSAGES, number]}
+            start = time.thread_time()
+            _ = script.put(values)
+            middle = time.thread_time()
+            _ = script.saver.get_tuple(config_for("thread"))
+            taken[name][0].append(middle - start)
+            taken[name][1].append(time.thread_time() - middle)
+    return {name: (statistics.median(puts), statistics.median(gets)) for name, (puts, gets) in taken.items()}
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print three tables."""
     lengths = (10, 10_000)
     columns = [costs(thread_of(length), length) for length in lengths]
-    print("Round trips (requests), in a thread of 10 and of 10,000 checkpoints\n")
+    print("Round trips (requests), in a thread of 10 and of 10,000 checkpoints:\n")
     print("| operation | 10 | 10,000 |\n| --- | --- | --- |")
     for name in columns[0]:
         print(f"| {name} | {columns[0][name]} | {columns[1][name]} |")
+    print("\nOne turn of ten super-steps, one task each:\n")
+    print("| durability | manifest | PUT | LIST | GET | a million turns |\n| --- | --- | --- | --- | --- | --- |")
+    durabilities: tuple[Durability, ...] = ("sync", "async", "exit")
+    for durability in durabilities:
+        for manifest in (True, False):
+            print(f"| {durability} | {'on' if manifest else 'off'} | {turn(durability, manifest)} |")
     with SqliteSaver.from_conn_string(":memory:") as sqlite:
         savers = {"InMemorySaver": InMemorySaver(), "SqliteSaver, in memory": sqlite, "S3Saver": saver_on(FakeS3())}
-        times = {name: seconds(saver) for name, saver in savers.items()}
+        times = seconds(savers)
     put, get = times["InMemorySaver"]
-    print("\nProcessor time without any latency, as a multiple of InMemorySaver's\n")
+    print("\nProcessor time, as a multiple of InMemorySaver's:\n")
     print("| saver | put | get_tuple |\n| --- | --- | --- |")
     for name, (one, other) in times.items():
         print(f"| {name} | {one / put:.1f} | {other / get:.1f} |")
