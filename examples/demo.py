@@ -33,8 +33,7 @@ from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from langgraph.checkpoint.s3 import S3Saver
-from langgraph.checkpoint.s3._stats import Stats
+from langgraph.checkpoint.s3 import S3Saver, Stats
 
 # -- an agent as anyone would write it; only its model is played -----------------------------------
 

@@ -1,6 +1,7 @@
 """A LangGraph checkpointer whose only infrastructure is an S3 bucket."""
 
 from langgraph.checkpoint.s3._saver import S3Saver
+from langgraph.checkpoint.s3._stats import Stats
 from langgraph.checkpoint.s3.errors import (
     AccessDenied,
     BucketNotFound,
@@ -26,6 +27,7 @@ __all__ = [
     "ObjectTooLarge",
     "S3Saver",
     "S3SaverError",
+    "Stats",
     "StorageError",
     "UnsupportedFormat",
 ]
