@@ -249,3 +249,24 @@ def test_to_roll_back_a_run_costs_what_it_wrote(long_threads: dict[int, FakeS3],
 def test_nothing_is_asked_before_the_first_operation() -> None:
     saver = S3Saver("bucket", endpoint_url="http://127.0.0.1:1")
     assert saver.stats().round_trips == 0
+
+
+def test_more_than_a_page_of_writes_under_one_checkpoint() -> None:
+    driver = FakeDriver()
+    script = Script(saver_on(driver))
+    _ = script.put({"messages": 1})
+    for task in range(1_100):
+        script.write("messages", task, task=f"task {task:04}")
+    fresh = saver_on(driver)
+    for config in (config_for("thread"), script.config):
+        it = fresh.get_tuple(config)
+        assert it is not None
+        assert it.pending_writes is not None
+        assert [value for _, _, value in it.pending_writes] == list(range(1_100))
+    (listed,) = fresh.list(config_for("thread"))
+    assert listed == it
+    _ = script.put({"messages": 2})
+    fresh.prune(["thread"])
+    assert [it.pending_writes for it in fresh.list(config_for("thread"))] == [[]]
+    fresh.delete_thread("thread")
+    assert driver.s3.keys() == []

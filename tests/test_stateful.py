@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 from hypothesis import event, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
@@ -22,6 +29,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED
 
 from langgraph.checkpoint.s3 import CheckpointPruned, S3Saver
 from tests.support.fake_s3 import FakeDriver, FakeS3
+from tests.support.savers import MotoStore
 from tests.support.threads import config_for, noise, saver_on, uuid_of
 
 THREADS = ("a", "ab", "a/b")
@@ -373,6 +381,23 @@ def place(it: CheckpointTuple) -> tuple[str, str, str]:
 
 TestLife = Life.TestCase
 TestLife.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+def test_on_a_server(moto_endpoint: str) -> None:
+    """A short one through boto3, each life in a bucket of its own."""
+
+    class OnServer(Life):
+        store: MotoStore | None = None
+
+        def make_saver(self) -> S3Saver:
+            self.store = self.store or MotoStore(moto_endpoint)
+            return self.store.saver(inline_threshold=200)
+
+        def teardown(self) -> None:
+            if self.store is not None:
+                self.store.close()
+
+    run_state_machine_as_test(OnServer, settings=settings(max_examples=4, stateful_step_count=12, deadline=None))
 
 
 class LongLife(Life):
