@@ -31,6 +31,9 @@ from langgraph.checkpoint.s3.errors import MissingObject
 FETCH = 4096
 """Objects to fetch in one batch: a chain of 1,000 super-steps with some write batches each."""
 
+FETCH_BYTES = 64 << 20
+"""Stored bytes to fetch in one batch; a chain of larger checkpoints takes more round trips."""
+
 FIRST_STRETCH = 32
 """Ancestors to fetch at first when the head does not tell how far its history goes; then twice as many."""
 
@@ -220,10 +223,11 @@ def _look_up_plan(codec: Codec, chain: _Chain, checkpoint_id: str, child: str) -
 
 def _fetch_plan(codec: Codec, chain: _Chain, stretch: int) -> Plan[None]:
     """Fetch the next listed folder and `stretch` more: checkpoints, writes, packs, and the wanted channels' blobs."""
-    ns, some, objects = chain.ns, list[Folder](), 0
-    while chain.folders and len(some) <= stretch and objects < FETCH:
+    ns, some, objects, stored = chain.ns, list[Folder](), 0, 0
+    while chain.folders and len(some) <= stretch and objects < FETCH and stored < FETCH_BYTES:
         some.append(chain.folders.popleft())
         objects += len(some[-1].keys)
+        stored += some[-1].stored
     blobs = [request for folder in some for request in _blob_requests(codec, chain, folder)]
     others = [request for folder in some for request in _other_requests(codec, chain, folder)]
     requests = [*blobs, *others]

@@ -23,6 +23,7 @@ class Folder:
     blobs: list[str] = field(default_factory=list)
     history: bool = False
     keys: list[str] = field(default_factory=list)
+    stored: int = 0  # bytes, of all of them
 
     @property
     def committed(self) -> bool:
@@ -41,6 +42,7 @@ def group(ns: Namespace, entries: Iterable[Entry]) -> list[Folder]:
             folders.append(Folder(found.checkpoint_id))
         folder = folders[-1]
         folder.keys.append(entry.key)
+        folder.stored += entry.size
         if found.kind == "checkpoint":
             folder.size = entry.size
         elif found.kind == "writes":
