@@ -31,7 +31,7 @@ check: $(SETUP) ## Check format, lint, types and layers, and test the built whee
 	$(BIN)/python -m pytest -m wheel
 
 campaign: $(SETUP) ## Search for rare failures, for minutes
-	HYPOTHESIS_PROFILE=campaign $(BIN)/python -m pytest -m campaign -n 2
+	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-campaign} $(BIN)/python -m pytest -m campaign -n 2
 	RACES=600 $(BIN)/python -m pytest tests/test_interleavings.py -n 2
 
 bench: $(SETUP) ## Measure round trips, requests and time

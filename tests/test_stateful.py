@@ -7,6 +7,7 @@ an archive from which nothing is ever pruned: the delta channels of what stays s
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -405,4 +406,6 @@ class LongLife(Life):
 
 
 TestLongLife = pytest.mark.campaign(LongLife.TestCase)
-TestLongLife.settings = settings(max_examples=600, stateful_step_count=60, deadline=None)
+TestLongLife.settings = settings(
+    max_examples=int(os.environ.get("LIVES", "600")), stateful_step_count=60, deadline=None
+)
