@@ -270,3 +270,18 @@ def test_more_than_a_page_of_writes_under_one_checkpoint() -> None:
     assert [it.pending_writes for it in fresh.list(config_for("thread"))] == [[]]
     fresh.delete_thread("thread")
     assert driver.s3.keys() == []
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 1000])
+def test_namespaces_that_wait_for_each_other(page_size: int) -> None:
+    """A listing of several namespaces holds back what is older, however many pages that took to find."""
+    s3 = FakeS3()
+    for ns, first in (("old", 1), ("new", 100), ("middle", 50)):
+        script = Script(saver_on(s3), ns=ns, first=first)
+        for number in range(40):
+            _ = script.put({"messages": number})
+    s3.page_size = page_size
+    found = list(saver_on(s3).list({"configurable": {"thread_id": "thread"}}))
+    ids = [it.config["configurable"]["checkpoint_id"] for it in found]
+    assert ids == sorted(ids, reverse=True)
+    assert len(set(ids)) == 120

@@ -24,9 +24,9 @@ from langgraph.checkpoint.s3._objects import (
 from langgraph.checkpoint.s3._plans.folders import Folder, group
 from langgraph.checkpoint.s3._plans.read import ATTEMPTS, blob_request, find_head_plan, missing, writes_request
 from langgraph.checkpoint.s3._requests import MAX_LIST, Entry, Get, List, Plan, each, get, list_all, list_page
-from langgraph.checkpoint.s3._rules import MARK_EVERY, merge_writes
+from langgraph.checkpoint.s3._rules import MARK_EVERY, dooms, merge_writes
 from langgraph.checkpoint.s3._values import Typed
-from langgraph.checkpoint.s3.errors import MissingObject
+from langgraph.checkpoint.s3.errors import CheckpointPruned, MissingObject
 
 FETCH = 4096
 """Objects to fetch in one batch: a chain of 1,000 super-steps with some write batches each."""
@@ -84,21 +84,39 @@ def get_history_plan(
     """The same for a checkpoint by its id, or the newest one. One round trip more, to read it.
 
     It starts again if a prune deletes ancestors under it: their histories lie in a pack then.
+
+    Raises:
+        CheckpointPruned: the checkpoint itself was pruned, so that its history cannot be told.
+        MissingObject: an ancestor that is needed is gone.
     """
-    for attempt in range(ATTEMPTS):
+    lost: MissingObject | None = None
+    for _ in range(ATTEMPTS):
         if checkpoint_id is None:
             found = yield from find_head_plan(codec, ns)
             head = found[0] if found is not None else None
         else:
             head = yield from get(ns.checkpoint(checkpoint_id), codec.read_checkpoint(ns, checkpoint_id))
         if head is None:
+            if checkpoint_id is not None:
+                yield from _refuse_if_pruned_plan(codec, ns, checkpoint_id)
             break
         try:
             return (yield from history_plan(codec, ns, head, channels))
-        except MissingObject:
-            if attempt == ATTEMPTS - 1:
-                raise
+        except MissingObject as error:
+            lost = error
+    if lost is not None:
+        raise lost
     return {channel: ChannelHistory(None, []) for channel in channels}
+
+
+def _refuse_if_pruned_plan(codec: Codec, ns: Namespace, checkpoint_id: str) -> Plan[None]:
+    """An id that never was has no history. One that is condemned had one, which must not read as empty."""
+    found = yield from get(ns.fence, codec.read_fence(ns))
+    if found is not None and dooms(found[0], checkpoint_id):
+        raise CheckpointPruned(
+            f"checkpoint {checkpoint_id} in s3://{codec.bucket}/{ns.base} was pruned, and the history of its delta "
+            "channels with it. Read the thread again and continue from its latest checkpoint."
+        )
 
 
 def history_plan(

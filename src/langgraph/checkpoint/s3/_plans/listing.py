@@ -23,7 +23,7 @@ from langgraph.checkpoint.s3._keys import (
 )
 from langgraph.checkpoint.s3._objects import CheckpointObject, Codec
 from langgraph.checkpoint.s3._plans.folders import Folder, group
-from langgraph.checkpoint.s3._plans.read import Loaded, load_plan, missing
+from langgraph.checkpoint.s3._plans.read import ATTEMPTS, Loaded, contended, load_plan, missing
 from langgraph.checkpoint.s3._requests import (
     MAX_LIST,
     Entry,
@@ -68,10 +68,19 @@ class Selection:
 
 @dataclass
 class _Source:
-    """One namespace, read page by page; `folders` are known and not yet taken, newest first."""
+    """One namespace, read page by page; `folders` are known and not yet taken, newest first.
+
+    It begins again from the top if all that it had found was deleted before a checkpoint of it could be
+    read: a newer one may have been put above what was listed.
+    """
 
     ns: Namespace
     before: str | None
+    attempts: int = 1
+    settled: bool = False  # a checkpoint of it was read
+    seen: list[str] | None = None  # the keys of the last time, if there was no checkpoint among them
+    keys: list[str] = field(default_factory=list)  # the same of this time
+    pages: int = 0
     folders: deque[Folder] = field(default_factory=deque)
     cut: list[Entry] = field(default_factory=list)  # of the last folder of a page: it may go on
     token: str | None = None
@@ -103,6 +112,7 @@ class _Source:
         folders = group(self.ns, entries)
         top = group(self.ns, pages[-1].entries) if not self.started else []
         self.started, self.token = True, pages[0].token
+        self.pages += 1
         if top and not has_descending_key(top[0].id):
             return False
         self.finished = self.token is None
@@ -112,7 +122,19 @@ class _Source:
         self.add(folders)
         return True
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether several pages showed no checkpoint, though one may have moved from an unread page to a read one."""
+        nothing = self.finished and not self.folders and not self.settled
+        return nothing and self.pages > 1 and self.before is None and self.keys != self.seen
+
+    def again(self) -> _Source:
+        """This source from the top."""
+        return _Source(self.ns, self.before, self.attempts + 1, seen=self.keys)
+
     def add(self, folders: Sequence[Folder]) -> None:
+        """Take folders, newest first."""
+        self.keys += [key for folder in folders if not folder.committed for key in folder.keys]
         self.folders += [it for it in folders if it.committed and (self.before is None or it.id < self.before)]
 
 
@@ -191,11 +213,23 @@ def _read_window_plan(codec: Codec, walk: Walk) -> Plan[None]:
     replies = (yield requests) if requests else []
     accept = walk.selection.accept
     for (source, folder), checkpoint in zip(picked, replies, strict=True):
-        # One that is gone was deleted since the listing.
-        if checkpoint is not None and (accept is None or accept(checkpoint.metadata)):
+        if checkpoint is None:
+            continue  # deleted since the listing
+        source.settled = True
+        if accept is None or accept(checkpoint.metadata):
             walk.ready.append((source, folder, checkpoint))
+    touched = {id(source) for source, _ in picked}
+    walk.sources = [
+        _once_more(codec, it) if (id(it) in touched and not it.settled) or it.doubtful else it for it in walk.sources
+    ]
     walk.window = min(2 * walk.window, MAX_WINDOW)
     walk.exhausted = all(it.finished and not it.folders for it in walk.sources)
+
+
+def _once_more(codec: Codec, source: _Source) -> _Source:
+    if source.attempts == ATTEMPTS:
+        raise contended(codec, source.ns.checkpoints)
+    return source.again()
 
 
 def _exact_folders_plan(picked: Sequence[tuple[_Source, Folder]]) -> Plan[list[tuple[_Source, Folder]]]:
@@ -214,7 +248,6 @@ def _refill_plan(walk: Walk) -> Plan[None]:
     while hungry := [it for it in walk.sources if not it.folders and not it.finished]:
         for start in range(0, len(hungry), SOURCES):
             yield from _next_pages_plan(hungry[start : start + SOURCES], keys)
-    walk.sources = [it for it in walk.sources if it.folders or not it.finished]
 
 
 def _next_pages_plan(sources: Sequence[_Source], keys: int) -> Plan[None]:
@@ -226,8 +259,8 @@ def _next_pages_plan(sources: Sequence[_Source], keys: int) -> Plan[None]:
         if not source.take([next(replies) for _ in requests])
     ]
     listings = yield from each([list_all(source.ns.checkpoints) for source in unsorted])
-    for source, (entries, _) in zip(unsorted, listings, strict=True):
-        source.finished = True
+    for source, (entries, pages) in zip(unsorted, listings, strict=True):
+        source.finished, source.pages = True, pages
         source.add(sorted(group(source.ns, entries), key=lambda folder: folder.id, reverse=True))
 
 

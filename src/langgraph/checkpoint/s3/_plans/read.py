@@ -16,7 +16,7 @@ from langgraph.checkpoint.s3._plans.folders import Folder, group
 from langgraph.checkpoint.s3._requests import Get, List, Page, Plan, Request, get, list_all, list_page
 from langgraph.checkpoint.s3._rules import PendingWrite, merge_writes
 from langgraph.checkpoint.s3._values import Typed
-from langgraph.checkpoint.s3.errors import CorruptObject, MissingObject, ObjectTooLarge
+from langgraph.checkpoint.s3.errors import Contended, CorruptObject, MissingObject, ObjectTooLarge
 
 HEAD_KEYS = 24
 """Keys to ask for when looking for the newest checkpoint: its object, a fan-out of some twenty write
@@ -53,47 +53,59 @@ def get_latest_plan(codec: Codec, ns: Namespace) -> Plan[Loaded | None]:
 
 def get_exact_plan(codec: Codec, ns: Namespace, checkpoint_id: str) -> Plan[Loaded | None]:
     """Read one checkpoint by its id. One round trip, two with pending writes or large values."""
+    key, read = ns.checkpoint(checkpoint_id), codec.read_checkpoint(ns, checkpoint_id)
     for attempt in range(ATTEMPTS):
-        checkpoint, page = yield [
-            Get(ns.checkpoint(checkpoint_id), codec.read_checkpoint(ns, checkpoint_id)),
-            List(ns.writes(checkpoint_id)),
-        ]
+        checkpoint, page = yield [Get(key, read), List(ns.folder(checkpoint_id))]
+        folder = yield from _folder_plan(ns, checkpoint_id, page)
+        if checkpoint is not None and page.token is not None:
+            checkpoint = yield from get(key, read)  # still there after the last page, so no page came too late
         if checkpoint is None:
             return None
+        if not folder.committed:
+            continue  # it came or went between the two requests: its writes may have come or gone too
         try:
-            names = yield from _write_names_plan(ns, page)
-            return (yield from load_plan(codec, ns, checkpoint, names))
+            return (yield from load_plan(codec, ns, checkpoint, folder.writes))
         except MissingObject:
             if attempt == ATTEMPTS - 1:
                 raise
-    return None
+    raise contended(codec, key)
 
 
-def _write_names_plan(ns: Namespace, page: Page) -> Plan[list[str]]:
-    """The names of the write batches, from the first page of their listing on."""
+def _folder_plan(ns: Namespace, checkpoint_id: str, page: Page) -> Plan[Folder]:
+    """What lies beside a checkpoint, from the first page of its folder's listing on."""
     entries = list(page.entries)
     while page.token is not None:
-        page = yield from list_page(List(entries[0].key.rpartition("/")[0] + "/", token=page.token))
+        page = yield from list_page(List(ns.folder(checkpoint_id), token=page.token))
         entries += page.entries
-    return [name for folder in group(ns, entries) for name in folder.writes]
+    return next(iter(group(ns, entries)), Folder(checkpoint_id))
 
 
 def find_head_plan(codec: Codec, ns: Namespace) -> Plan[tuple[CheckpointObject, Folder] | None]:
-    """Find the newest checkpoint of a namespace and what lies beside it. One round trip if the manifest is right."""
+    """Find the newest checkpoint of a namespace and what lies beside it. One round trip if the manifest is right.
+
+    Raises:
+        Contended: each time it looked, what it had found was deleted, and a newer one put, before it could read it.
+    """
+    seen: list[str] | None = None
     for _ in range(ATTEMPTS):
         page, manifest = yield [
             List(ns.checkpoints, max_keys=HEAD_KEYS),
             Get(ns.latest, _hint(codec.read_checkpoint(ns))),
         ]
-        folder = yield from _newest_folder_plan(ns, page)
+        folder, keys, whole = yield from _newest_folder_plan(ns, page)
         if folder is None:
-            return None
-        if manifest is not None and (manifest[0].id, manifest[1]) == (folder.id, folder.size):
+            # One page shows one moment. While several were read, a newer checkpoint may have come on a page that was
+            # read before, and the older one gone from a page that was not: look again, until nothing changes.
+            if whole or keys == seen:
+                return None
+            seen = keys
+            continue
+        if whole and manifest is not None and (manifest[0].id, manifest[1]) == (folder.id, folder.size):
             return manifest[0], folder
         checkpoint = yield from get(ns.checkpoint(folder.id), codec.read_checkpoint(ns, folder.id))
         if checkpoint is not None:  # else it was deleted since the listing: look again
             return checkpoint, folder
-    return None
+    raise contended(codec, ns.checkpoints)
 
 
 def _hint(read: Callable[[Body], CheckpointObject]) -> Callable[[Body], tuple[CheckpointObject, int] | None]:
@@ -108,9 +120,12 @@ def _hint(read: Callable[[Body], CheckpointObject]) -> Callable[[Body], tuple[Ch
     return decode
 
 
-def _newest_folder_plan(ns: Namespace, page: Page) -> Plan[Folder | None]:
-    """The newest folder that has a checkpoint, complete, from the first page of a listing on."""
-    entries = list(page.entries)
+def _newest_folder_plan(ns: Namespace, page: Page) -> Plan[tuple[Folder | None, list[str], bool]]:
+    """The newest folder that has a checkpoint, complete, from the first page of a listing on.
+
+    Also returns the keys that were listed, and whether they came in one page.
+    """
+    entries, whole = list(page.entries), True
     while True:
         folders = group(ns, entries)
         if folders and not has_descending_key(folders[0].id):
@@ -118,16 +133,18 @@ def _newest_folder_plan(ns: Namespace, page: Page) -> Plan[Folder | None]:
         complete = folders[:-1] if page.token is not None else folders
         newest = next((folder for folder in complete if folder.committed), None)
         if newest is not None or page.token is None:
-            return newest
+            return newest, [entry.key for entry in entries], whole
         page = yield from list_page(List(ns.checkpoints, token=page.token))
         entries += page.entries
+        whole = False
 
 
-def _newest_by_id_plan(ns: Namespace) -> Plan[Folder | None]:
+def _newest_by_id_plan(ns: Namespace) -> Plan[tuple[Folder | None, list[str], bool]]:
     """The same where some ids are not UUIDs: keys do not sort by id there, so look at all of them."""
-    entries, _ = yield from list_all(ns.checkpoints)
+    entries, pages = yield from list_all(ns.checkpoints)
     committed = [folder for folder in group(ns, entries) if folder.committed]
-    return max(committed, key=lambda folder: folder.id, default=None)
+    newest = max(committed, key=lambda folder: folder.id, default=None)
+    return newest, [entry.key for entry in entries], pages == 1
 
 
 def load_plan(codec: Codec, ns: Namespace, checkpoint: CheckpointObject, write_names: Sequence[str]) -> Plan[Loaded]:
@@ -165,4 +182,11 @@ def missing(codec: Codec, key: str, why: str) -> MissingObject:
     return MissingObject(
         f"s3://{codec.bucket}/{key} is missing, and {why}. Was it deleted by hand or by a lifecycle rule? "
         "Restore it from an earlier version, or continue from another checkpoint of the thread."
+    )
+
+
+def contended(codec: Codec, key: str) -> Contended:
+    """The error for a read that others overtook each time it was tried."""
+    return Contended(
+        f"s3://{codec.bucket}/{key} kept changing while it was read: others put and prune here. Read it again."
     )

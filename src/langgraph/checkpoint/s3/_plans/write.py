@@ -73,6 +73,8 @@ def put_plan(
     """
     if parent is None and draft.parent is not None and _needs_parent(draft, settings):
         parent = yield from get(ns.checkpoint(draft.parent), codec.read_checkpoint(ns, draft.parent))
+        if parent is None and any(draft.in_hand(channel) is None for channel in draft.inherited):
+            yield from _refuse_if_pruned_plan(codec, ns, draft)
     values, blobs = _place(codec, ns, draft.thread, draft.ns, draft.id, _own(draft, parent), settings)
     values |= _taken(draft, parent)
     marks, steps = chain_marks(parent, max(draft.deltas.values(), default=0))
@@ -96,6 +98,20 @@ def put_plan(
     if it.parent is not None and (it.depth or any(ref.owner != it.id for ref in it.refs.values())):
         return (yield from _heed_fence_plan(codec, ns, draft, it, settings))
     return it
+
+
+def _refuse_if_pruned_plan(codec: Codec, ns: Namespace, draft: Draft) -> Plan[None]:
+    """Refuse a checkpoint of which something unknown is lost: its parent was pruned before anything of it was read."""
+    found = yield from get(ns.fence, codec.read_fence(ns))
+    if found is not None and draft.parent is not None and dooms(found[0], draft.parent):
+        raise _too_late(codec, ns, draft)
+
+
+def _too_late(codec: Codec, ns: Namespace, draft: Draft) -> CheckpointPruned:
+    return CheckpointPruned(
+        f"checkpoint {draft.parent} of thread {draft.thread!r} in s3://{codec.bucket}/{ns.base} was pruned while a new "
+        "checkpoint was being built on it; nothing was stored. Read the thread again and continue from its latest."
+    )
 
 
 def _needs_parent(draft: Draft, settings: Settings) -> bool:
@@ -180,10 +196,7 @@ def _heed_fence_plan(
     again = {name: (it.values[name].version, value) for name in lost if (value := draft.in_hand(name)) is not None}
     if len(again) < len(lost) or _chain_broken(fence, it):
         yield from delete_all([ns.checkpoint(it.id)])
-        raise CheckpointPruned(
-            f"checkpoint {it.parent} of thread {it.thread!r} in s3://{codec.bucket}/{ns.base} was pruned while a new "
-            "checkpoint was being built on it; nothing was stored. Read the thread again and continue from its latest."
-        )
+        raise _too_late(codec, ns, draft)
     if again:
         values, blobs = _place(codec, ns, it.thread, it.ns, it.id, again, settings)
         it = replace(it, values={**it.values, **values})
