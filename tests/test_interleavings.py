@@ -1,4 +1,6 @@
-"""Every interleaving, request by request, of two operations on one thread.
+"""Every interleaving, request by request, of a put and of what deletes what it builds on: the dangerous pairs.
+
+Other pairs, and more processes, are in `test_races.py`, with schedules drawn at random.
 
 Each operation has its own saver, which has read the thread before: as two processes would be. Afterwards a
 new saver reads. No checkpoint that was acknowledged and is the latest, or whose parent was there, is unreadable;
@@ -14,9 +16,8 @@ from typing import Any
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
-from langgraph.checkpoint.serde.types import INTERRUPT
 
-from langgraph.checkpoint.s3 import CheckpointPruned, Contended, S3Saver, S3SaverError
+from langgraph.checkpoint.s3 import CheckpointPruned, S3Saver, S3SaverError
 from tests.support.fake_s3 import FakeS3
 from tests.support.interleave import Outcome, check_interleavings
 from tests.support.threads import Script, config_for, noise, saver_on, uuid_of
@@ -173,18 +174,6 @@ def none_failed(outcome: Outcome) -> None:
 
 @ORDERS
 @KINDS
-def test_put_and_put(kind: str, order: str) -> None:
-    def check(outcome: Outcome) -> None:
-        none_failed(outcome)
-        expect_stored(outcome.s3, NEW, LENGTH, kind)
-        expect_stored(outcome.s3, OTHER, LENGTH, kind)
-        assert latest_id(outcome.s3) == OTHER
-
-    assert race(check, putting(NEW, LENGTH, kind), putting(OTHER, LENGTH, kind), order=order) > 10
-
-
-@ORDERS
-@KINDS
 @pytest.mark.parametrize("page_size", [1, 1000])
 def test_put_on_the_head_and_prune(kind: str, page_size: int, order: str) -> None:
     def check(outcome: Outcome) -> None:
@@ -218,16 +207,6 @@ def test_a_fork_from_an_old_checkpoint_and_prune(kind: str, page_size: int, orde
         assert (False in seen) == (kind == "delta")
 
 
-@KINDS
-def test_a_fork_and_two_prunes(kind: str) -> None:
-    def check(outcome: Outcome) -> None:
-        for result in outcome.results[1:]:
-            assert not isinstance(result, Exception) or isinstance(result, Contended), result
-        _ = stored_or_refused(outcome, 0, NEW, 2, kind)
-
-    assert race(check, putting(NEW, 2, kind), pruning, pruning, limit=SAMPLE) == SAMPLE
-
-
 @ORDERS
 @KINDS
 def test_put_and_the_deletion_of_its_parents_run(kind: str, order: str) -> None:
@@ -241,143 +220,3 @@ def test_put_and_the_deletion_of_its_parents_run(kind: str, order: str) -> None:
         assert left - {NEW} == {uuid_of(1)} | {uuid_of(2)}
 
     assert race(check, putting(NEW, LENGTH, kind), delete, start=lambda: bucket("run"), order=order) > 20
-
-
-@ORDERS
-@KINDS
-@pytest.mark.parametrize("page_size", [1, 1000])
-def test_put_and_copy(kind: str, page_size: int, order: str) -> None:
-    def new(saver: S3Saver) -> Generator[Any, Any, Any]:
-        """A put with a large value of its own, so that its blob may be listed apart from it."""
-        config, checkpoint, metadata, versions = child(NEW, LENGTH, kind)
-        for name in ("a blob", "b blob"):
-            checkpoint["channel_values"][name] = noise(300, 2)
-            checkpoint["channel_versions"][name] = versions[name] = "1"
-        return saver._put_plan(config, checkpoint, metadata, versions)
-
-    def copying(saver: S3Saver) -> Generator[Any, Any, Any]:
-        return saver._copy_thread_plan("thread", "fork")
-
-    def check(outcome: Outcome) -> None:
-        none_failed(outcome)
-        expect_stored(outcome.s3, NEW, LENGTH, kind)
-        fork = list(saver_on(outcome.s3, **OPTIONS).list(config_for("fork")))
-        assert [it.config["configurable"]["checkpoint_id"] for it in fork][-LENGTH:] == [
-            uuid_of(n) for n in range(LENGTH, 0, -1)
-        ]
-        assert len(fork) in (LENGTH, LENGTH + 1)
-        if len(fork) > LENGTH:
-            assert fork[0].checkpoint["channel_values"].keys() >= {"a blob", "b blob"}
-
-    assert race(check, new, copying, order=order, page_size=page_size, limit=SAMPLE) == SAMPLE
-
-
-@ORDERS
-def test_two_batches_of_one_task(order: str) -> None:
-    """The first one wins, and whoever read the winner once will always read it."""
-
-    def writing(*values: str) -> Operation:
-        writes = [("number", value) for value in values]
-        return lambda saver: saver._put_writes_plan(config_for("thread", uuid_of(LENGTH)), writes, "new task", "")
-
-    def reading(saver: S3Saver) -> Generator[Any, Any, Any]:
-        return saver._get_plan(config_for("thread", uuid_of(LENGTH)))
-
-    def values(it: CheckpointTuple) -> list[Any]:
-        assert it.pending_writes is not None
-        return [value for task, _, value in it.pending_writes if task == "new task"]
-
-    def check(outcome: Outcome) -> None:
-        none_failed(outcome)
-        it = at(outcome.s3, uuid_of(LENGTH))
-        assert it is not None
-        final = values(it)
-        assert final in (["a1", "b2"], ["b1", "b2"])
-        assert values(outcome.results[2]) in ([], final[:1], final)
-
-    assert race(check, writing("a1"), writing("b1", "b2"), reading, order=order) > 10
-
-
-@ORDERS
-@pytest.mark.parametrize("number", [2, LENGTH])
-def test_writes_and_prune(number: int, order: str) -> None:
-    """Writes of the head stay. Those of a checkpoint that goes are gone with it."""
-
-    def writing(saver: S3Saver) -> Generator[Any, Any, Any]:
-        writes = [("number", "late"), (INTERRUPT, "late")]
-        return saver._put_writes_plan(config_for("thread", uuid_of(number)), writes, "late task", "")
-
-    def check(outcome: Outcome) -> None:
-        none_failed(outcome)
-        it = at(outcome.s3, uuid_of(LENGTH))
-        assert it is not None
-        assert log_of(outcome.s3, it.config) == ["seed", *range(1, LENGTH)]
-        assert it.pending_writes is not None
-        late = [value for task, _, value in it.pending_writes if task == "late task"]
-        assert late == (["late", "late"] if number == LENGTH else [])
-
-    assert race(check, writing, pruning, order=order) > 5
-
-
-@ORDERS
-def test_reads_and_prune(order: str) -> None:
-    """A reader sees what was or what is, never a part, however long it takes."""
-
-    def getting(saver: S3Saver) -> Generator[Any, Any, Any]:
-        return saver._get_plan(config_for("thread", uuid_of(2)))
-
-    def listing(saver: S3Saver) -> Generator[Any, Any, Any]:
-        walk = saver._walk(THREAD, None, None, None)
-        found = []
-        while not walk.done:
-            found += yield from saver._page_plan(walk)
-        return found
-
-    def check(outcome: Outcome) -> None:
-        none_failed(outcome)
-        got, listed, _ = outcome.results
-        for it in [*([got] if got is not None else []), *listed]:
-            assert it.checkpoint["channel_values"]["large"] == LARGE
-        assert listed[0].config["configurable"]["checkpoint_id"] == uuid_of(LENGTH)
-
-    assert race(check, getting, listing, pruning, order=order, limit=SAMPLE) == SAMPLE
-
-
-@ORDERS
-@pytest.mark.parametrize("number", [None, LENGTH])
-def test_a_delta_history_and_prune(number: int | None, order: str) -> None:
-    config = THREAD if number is None else config_for("thread", uuid_of(number))
-
-    def reading(saver: S3Saver) -> Generator[Any, Any, Any]:
-        return saver._delta_plan(config, ["log"])
-
-    def check(outcome: Outcome) -> None:
-        none_failed(outcome)
-        history = outcome.results[0]["log"]
-        assert [*history["seed"], *(value for _, _, value in history["writes"])] == ["seed", *range(1, LENGTH)]
-
-    assert race(check, reading, pruning, order=order, limit=2 * SAMPLE) > 20
-
-
-@ORDERS
-def test_get_latest_and_put(order: str) -> None:
-    def check(outcome: Outcome) -> None:
-        none_failed(outcome)
-        got = outcome.results[0]
-        assert got is not None
-        assert got.config["configurable"]["checkpoint_id"] in (NEW, uuid_of(LENGTH))
-        assert got.checkpoint["channel_values"]["large"] == LARGE
-
-    assert race(check, lambda saver: saver._get_plan(THREAD), putting(NEW, LENGTH, "large"), order=order) > 10
-
-
-@ORDERS
-def test_prune_and_prune(order: str) -> None:
-    def check(outcome: Outcome) -> None:
-        for result in outcome.results:
-            assert result is None or isinstance(result, Contended), result
-        found = list(saver_on(outcome.s3, **OPTIONS).list(THREAD))
-        assert [it.config["configurable"]["checkpoint_id"] for it in found] == [uuid_of(LENGTH)]
-        assert log_of(outcome.s3, found[0].config) == ["seed", *range(1, LENGTH)]
-
-    assert race(check, pruning, pruning, order=order, limit=SAMPLE) == SAMPLE
