@@ -30,7 +30,7 @@ check: $(SETUP) ## Check format, lint, types and layers, and test the built whee
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -m wheel
 
-campaign: $(SETUP) ## Search for rare failures, for minutes
+campaign: $(SETUP) ## Search for rare failures, for an hour or more
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-campaign} $(BIN)/python -m pytest -m campaign -n 2
 	RACES=600 $(BIN)/python -m pytest tests/test_interleavings.py -n 2
 

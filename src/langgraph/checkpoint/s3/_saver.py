@@ -161,6 +161,7 @@ class S3Saver(Operations):
         Raises:
             InvalidInput: The config has no thread_id.
             CorruptObject, MissingObject: What is stored cannot be read whole; the message names the key.
+            Contended: Others put and pruned each time it looked.
             StorageError: S3 refused, or could not be reached.
         """
         return self._driver.run(self._get_plan(config), "get_tuple")
@@ -325,6 +326,7 @@ class S3Saver(Operations):
 
         Raises:
             MissingObject: An ancestor that is needed is gone.
+            CheckpointPruned: The checkpoint itself was pruned.
             As `get_tuple` otherwise.
         """
         return self._driver.run(self._delta_plan(config, channels), "get_delta_channel_history")
