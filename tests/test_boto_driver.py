@@ -33,9 +33,10 @@ from botocore.exceptions import (
 from moto.server import ThreadedMotoServer
 from urllib3.exceptions import ProtocolError
 
-from langgraph.checkpoint.s3 import _boto
+from langgraph.checkpoint.s3 import _boto, _run
 from langgraph.checkpoint.s3._boto import BotoDriver
 from langgraph.checkpoint.s3._calls import PUT_OBJECT_ARGS, READS, config_options
+from langgraph.checkpoint.s3._locks import ForkSafeLock
 from langgraph.checkpoint.s3._requests import (
     ABSENT,
     Body,
@@ -446,11 +447,13 @@ def test_client_and_pool_are_made_once(own_driver: BotoDriver) -> None:
 
 
 @contextlib.contextmanager
-def lock_held_elsewhere() -> Iterator[None]:
+def held_elsewhere(*locks: ForkSafeLock) -> Iterator[None]:
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with _boto._lock:
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
             held.set()
             done.wait()
 
@@ -493,7 +496,7 @@ def test_a_forked_child_makes_its_own(own_driver: BotoDriver) -> None:
         own_driver.close()
         return right and read() == values
 
-    with lock_held_elsewhere():
+    with held_elsewhere(own_driver._lock, own_driver._ledger._lock):
         assert in_a_forked_child(in_child)
     assert own_driver._made() == before
     assert read() == values
@@ -635,7 +638,15 @@ def test_a_plan_is_always_closed(answer: Any) -> None:
     assert closed == [True]
 
 
-def test_an_interrupt_cancels_what_is_queued_and_waits_for_what_is_running() -> None:
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Interrupts raise KeyboardInterrupt, also where the tests run in the background and inherit that they are ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_cancels_what_is_queued_and_waits_for_what_is_running(interruptible: None) -> None:
     begun: list[str] = []
     landed: list[str] = []
     closed: list[int] = []
@@ -765,7 +776,7 @@ def test_an_operation_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -
 
 def test_the_clock_is_read_for_the_log_only(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level(logging.INFO, "langgraph.checkpoint.s3")
-    monkeypatch.setattr(_boto, "time", None)
+    monkeypatch.setattr(_run, "time", None)
     scripted(STORED).run(put("k", b""))
     assert not caplog.messages
 

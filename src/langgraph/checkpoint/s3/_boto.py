@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from contextvars import copy_context
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from botocore.config import Config
@@ -33,36 +30,16 @@ from langgraph.checkpoint.s3._calls import (
     config_options,
     details_of,
 )
-from langgraph.checkpoint.s3._requests import (
-    Body,
-    Get,
-    Plan,
-    Request,
-)
+from langgraph.checkpoint.s3._locks import ForkSafeLock
+from langgraph.checkpoint.s3._requests import Body, Get, Plan, Request
+from langgraph.checkpoint.s3._run import Ledger, Run, Settled, failed
 from langgraph.checkpoint.s3._stats import Stats
-from langgraph.checkpoint.s3.errors import (
-    InvalidInput,
-)
+from langgraph.checkpoint.s3.errors import InvalidInput
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 T = TypeVar("T")
-
-logger = logging.getLogger("langgraph.checkpoint.s3")
-
-_lock = threading.RLock()
-"""Guards what drivers make lazily, and their counts."""
-
-
-def _renew_lock() -> None:
-    """Replace the lock in a forked child: the thread that may have held it does not exist there."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class _Resources(NamedTuple):
@@ -71,14 +48,6 @@ class _Resources(NamedTuple):
     pid: int
     client: S3Client
     pool: ThreadPoolExecutor
-
-
-class _Settled(NamedTuple):
-    """How one request ended."""
-
-    reply: Any = None
-    received: int = 0
-    error: Exception | None = None
 
 
 class BotoDriver:
@@ -112,19 +81,15 @@ class BotoDriver:
         addressing_style: str | None = None,
         put_object_args: Mapping[str, Any] | None = None,
     ) -> None:
-        if max_concurrency < 1:
-            raise InvalidInput(f"max_concurrency must be at least 1, not {max_concurrency}.")
-        if addressing_style not in (None, "path", "virtual"):
-            raise InvalidInput(f"addressing_style must be 'path', 'virtual' or None, not {addressing_style!r}.")
         self._calls = Calls(bucket, dict(put_object_args or {}))
         self._client = client
         self._endpoint_url = endpoint_url
         self._region_name = region_name
-        elsewhere = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        self._config = config_options(elsewhere, max_concurrency, addressing_style)
+        self._config = config_options(endpoint_url, max_concurrency, addressing_style)
         self._max_concurrency = max_concurrency
         self._resources: _Resources | None = None
-        self._stats = Stats()
+        self._lock = ForkSafeLock()
+        self._ledger = Ledger()
 
     def run(self, plan: Plan[T], name: str = "") -> T:
         """Run a plan to its end.
@@ -140,34 +105,26 @@ class BotoDriver:
             S3SaverError: What went wrong with the first request of a batch that failed, unless the plan deals with
                 it. The others' errors are its notes. No request is under way any more.
         """
-        started = time.perf_counter() if logger.isEnabledFor(logging.DEBUG) else None
-        spent = Stats(operations=1)
-        resume: Callable[[], Sequence[Request]] = partial(next, plan)
+        started = self._ledger.started()
+        run = Run(plan)
         try:
-            while True:
-                try:
-                    batch = resume()
-                except StopIteration as stop:  # caught here only: a request that raises it must not end the plan
-                    result: T = stop.value
-                    return result
-                spent += Stats.of(batch)
-                settled = self._issue(batch)
-                spent += Stats(bytes_received=sum(one.received for one in settled))
-                resume = _resumption(plan, settled)
+            while (batch := run.step()) is not None:
+                run.settle(self._issue(batch))
+            return run.result
         finally:
-            plan.close()
-            self._record(spent, name, started)
+            run.close()
+            self._ledger.record(run.spent, name, started)
 
     def stats(self) -> Stats:
         """Return a snapshot of what all finished operations have asked of S3."""
-        return self._stats
+        return self._ledger.total
 
     def close(self) -> None:
         """Stop the threads and close the client, unless it is the caller's. Using the driver again makes them anew.
 
         Waits for requests under way. Not to be called while another thread may be about to issue a batch.
         """
-        with _lock:
+        with self._lock:
             made, self._resources = self._resources, None
         if made is None or made.pid != os.getpid():  # a parent's connections are the parent's to close
             return
@@ -175,27 +132,13 @@ class BotoDriver:
         if made.client is not self._client:
             made.client.close()
 
-    def _record(self, spent: Stats, name: str, started: float | None) -> None:
-        with _lock:
-            self._stats += spent
-        if started is not None:
-            logger.debug(
-                "%s: %d round trips, %d requests, %d bytes sent, %d received, %.1f ms",
-                name or "plan",
-                spent.round_trips,
-                spent.requests,
-                spent.bytes_sent,
-                spent.bytes_received,
-                (time.perf_counter() - started) * 1000,
-            )
-
-    def _issue(self, batch: Sequence[Request]) -> list[_Settled]:
+    def _issue(self, batch: Sequence[Request]) -> list[Settled]:
         """Issue a batch and wait until nothing of it is under way any more."""
         client, pool = self._made()
         if len(batch) == 1:  # a change of threads would gain nothing
             return [self._settle(client, batch[0])]
         # Not the futures of `submit`: an interrupt within it would lose the one it was about to return.
-        futures: list[Future[_Settled]] = [Future() for _ in batch]
+        futures: list[Future[Settled]] = [Future() for _ in batch]
         try:
             for request, future in zip(batch, futures, strict=True):
                 # A context cannot be entered twice at once, so each request has its own.
@@ -206,7 +149,7 @@ class BotoDriver:
             raise
         return [future.result() for future in futures]
 
-    def _work(self, client: S3Client, request: Request, future: Future[_Settled]) -> None:
+    def _work(self, client: S3Client, request: Request, future: Future[Settled]) -> None:
         """Perform one request in the pool."""
         if future.set_running_or_notify_cancel():
             try:
@@ -214,20 +157,16 @@ class BotoDriver:
             except BaseException as error:  # whatever it is, somebody waits for it
                 future.set_exception(error)
 
-    def _settle(self, client: S3Client, request: Request) -> _Settled:
-        """Perform one request. An error is an outcome like any other: the rest of the batch goes on."""
+    def _settle(self, client: S3Client, request: Request) -> Settled:
+        """Perform one request."""
         try:
             if isinstance(request, Get):
                 return self._get(client, request)
-            return _Settled(self._call(client, request))
-        except StopIteration as stop:
-            error = RuntimeError(f"{request} raised StopIteration.")
-            error.__cause__ = stop
-            return _Settled(error=error)
+            return Settled(self._call(client, request))
         except Exception as error:
-            return _Settled(error=error)
+            return failed(request, error)
 
-    def _get(self, client: S3Client, request: Get) -> _Settled:
+    def _get(self, client: S3Client, request: Get) -> Settled:
         """Get and decode an object; get it again if its body breaks off, which botocore does not do."""
         left = READS
         while (found := self._call(client, request)) is not None:
@@ -238,8 +177,8 @@ class BotoDriver:
                 if not left:
                     raise self._calls.broken(request, error) from error
             else:
-                return _Settled(request.decode(body), len(body.data))
-        return _Settled()
+                return Settled(request.decode(body), len(body.data))
+        return Settled()
 
     def _call(self, client: S3Client, request: Request) -> Any:
         """Make one call, again if it meets a conflict, and return its reply as `Calls` has it."""
@@ -262,7 +201,7 @@ class BotoDriver:
         """Return client and pool of this process."""
         made = self._resources
         if made is None or made.pid != os.getpid():
-            with _lock:
+            with self._lock:
                 made = self._resources
                 if made is None or made.pid != os.getpid():
                     made = self._resources = self._make()
@@ -286,21 +225,10 @@ class BotoDriver:
             ) from error
 
 
-def _wait(futures: Sequence[Future[_Settled]]) -> None:
+def _wait(futures: Sequence[Future[Settled]]) -> None:
     """Wait for all of them, in slices: an interrupt that comes just before a wait begins is not seen until it ends."""
     while wait(futures, timeout=0.1).not_done:
         pass
-
-
-def _resumption(plan: Plan[T], settled: Sequence[_Settled]) -> Callable[[], Sequence[Request]]:
-    """Return how a plan goes on: with its replies, or with the first error, the others attached to it as notes."""
-    errors = [one.error for one in settled if one.error is not None]
-    if not errors:
-        return partial(plan.send, [one.reply for one in settled])
-    first, *others = errors
-    for other in others:  # what add_note does, which Python 3.10 has not got
-        vars(first).setdefault("__notes__", []).append(f"Also failed: {type(other).__name__}: {other}")
-    return partial(plan.throw, first)
 
 
 def _read(key: str, found: Found) -> Body:

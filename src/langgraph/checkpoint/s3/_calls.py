@@ -5,9 +5,10 @@ It does no I/O and waits for nothing, so that any driver over botocore can use i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -46,9 +47,6 @@ from langgraph.checkpoint.s3.errors import (
     S3SaverError,
     StorageError,
 )
-
-if TYPE_CHECKING:
-    pass
 
 READS = 3
 """How often an object is got before a body that breaks off is an error."""
@@ -373,13 +371,22 @@ def _page(answer: Mapping[str, Any]) -> Page:
 
 
 def config_options(endpoint_url: str | None, max_concurrency: int, addressing_style: str | None) -> dict[str, Any]:
-    """Return the arguments of a botocore `Config` that suits this package."""
+    """Return the arguments of a botocore `Config` that suits this package.
+
+    Raises:
+        InvalidInput: One of them is not valid.
+    """
+    if max_concurrency < 1:
+        raise InvalidInput(f"max_concurrency must be at least 1, not {max_concurrency}.")
+    if addressing_style not in (None, "path", "virtual"):
+        raise InvalidInput(f"addressing_style must be 'path', 'virtual' or None, not {addressing_style!r}.")
     options: dict[str, Any] = {
         "max_pool_connections": max_concurrency,
         "retries": {"mode": "standard", "total_max_attempts": 5},
         "tcp_keepalive": True,
     }
-    if endpoint_url:  # not every store knows the checksums that botocore adds of its own accord
+    elsewhere = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if elsewhere:  # not every store knows the checksums that botocore adds of its own accord
         options["request_checksum_calculation"] = options["response_checksum_validation"] = "when_required"
     if addressing_style:
         options["s3"] = {"addressing_style": addressing_style}

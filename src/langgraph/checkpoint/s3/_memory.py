@@ -7,12 +7,10 @@ that its writer had read.
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from collections import OrderedDict
 
 from langgraph.checkpoint.s3._keys import Namespace
+from langgraph.checkpoint.s3._locks import ForkSafeLock
 from langgraph.checkpoint.s3._objects import BlobRef, CheckpointObject
 
 MEMORY_BYTES = 32 << 20
@@ -26,8 +24,7 @@ class Memory:
         self._items: OrderedDict[tuple[str, str], CheckpointObject] = OrderedDict()
         self._size = 0
         self._stamp = 0
-        self._lock = threading.Lock()
-        _MEMORIES.add(self)
+        self._lock = ForkSafeLock()
 
     def recall(self, ns: Namespace, checkpoint_id: str | None) -> CheckpointObject | None:
         """The checkpoint as it was last read or written here, if it is remembered."""
@@ -70,16 +67,3 @@ class Memory:
 def _size(it: CheckpointObject) -> int:
     inline = sum(len(value.content[1]) for value in it.values.values() if not isinstance(value.content, BlobRef))
     return inline + len(it.state[1]) + len(it.metadata[1]) + 1024
-
-
-_MEMORIES: weakref.WeakSet[Memory] = weakref.WeakSet()
-
-
-def _renew_locks() -> None:
-    """In a forked child: another thread may have held a lock at that moment, and nobody would release it."""
-    for memory in _MEMORIES:
-        memory._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)

@@ -1,0 +1,108 @@
+"""A plan under way: what every driver does between two batches, and the account of what it has asked.
+
+A driver steps a `Run`, issues the batch, says how its requests ended, and steps it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from langgraph.checkpoint.s3._locks import ForkSafeLock
+from langgraph.checkpoint.s3._requests import Plan, Request
+from langgraph.checkpoint.s3._stats import Stats
+
+T = TypeVar("T")
+
+logger = logging.getLogger("langgraph.checkpoint.s3")
+
+
+class Settled(NamedTuple):
+    """How one request ended."""
+
+    reply: Any = None
+    received: int = 0
+    error: Exception | None = None
+
+
+def failed(request: Request, error: Exception) -> Settled:
+    """A request that ended with an error, which is an outcome like any other: the rest of its batch goes on."""
+    if isinstance(error, StopIteration):  # thrown into a generator it would end it
+        wrapped = RuntimeError(f"{request} raised StopIteration.")
+        wrapped.__cause__ = error
+        return Settled(error=wrapped)
+    return Settled(error=error)
+
+
+class Run(Generic[T]):
+    """One plan that is being run. `result` is there once `step` has returned None."""
+
+    result: T
+
+    def __init__(self, plan: Plan[T]) -> None:
+        self.spent = Stats(operations=1)
+        self._plan = plan
+        self._resume: Callable[[], Sequence[Request]] = partial(next, plan)
+
+    def step(self) -> Sequence[Request] | None:
+        """Let the plan go on to its next batch; None if it has come to its end.
+
+        Raises:
+            Exception: Whatever the plan raises, above all the error of a request that it did not deal with.
+        """
+        try:
+            batch = self._resume()
+        except StopIteration as stop:  # caught here only: a request that raises it must not end the plan
+            self.result = stop.value
+            return None
+        self.spent += Stats.of(batch)
+        return batch
+
+    def settle(self, settled: Sequence[Settled]) -> None:
+        """Take how the requests of the batch ended, all of them; the next step tells the plan.
+
+        It is sent their replies, or the first error is thrown into it, with the others attached as notes.
+        """
+        self.spent += Stats(bytes_received=sum(one.received for one in settled))
+        errors = [one.error for one in settled if one.error is not None]
+        if not errors:
+            self._resume = partial(self._plan.send, [one.reply for one in settled])
+            return
+        first, *others = errors
+        for other in others:  # what add_note does, which Python 3.10 has not got
+            vars(first).setdefault("__notes__", []).append(f"Also failed: {type(other).__name__}: {other}")
+        self._resume = partial(self._plan.throw, first)
+
+    def close(self) -> None:
+        """Close the plan, wherever it is."""
+        self._plan.close()
+
+
+class Ledger:
+    """What all finished operations of a driver have asked of S3. Many threads may write to it."""
+
+    def __init__(self) -> None:
+        self.total = Stats()
+        self._lock = ForkSafeLock()
+
+    def started(self) -> float | None:
+        """When an operation begins; None if nobody is going to read it."""
+        return time.perf_counter() if logger.isEnabledFor(logging.DEBUG) else None
+
+    def record(self, spent: Stats, name: str, started: float | None) -> None:
+        """Add an operation that has ended, well or badly, and write its line to the log."""
+        with self._lock:
+            self.total += spent
+        if started is not None:
+            logger.debug(
+                "%s: %d round trips, %d requests, %d bytes sent, %d received, %.1f ms",
+                name or "plan",
+                spent.round_trips,
+                spent.requests,
+                spent.bytes_sent,
+                spent.bytes_received,
+                (time.perf_counter() - started) * 1000,
+            )
