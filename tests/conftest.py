@@ -9,7 +9,8 @@ import pytest
 from hypothesis import settings
 
 from langgraph.checkpoint.s3 import S3Saver
-from tests.support.savers import STORES, FakeStore, MotoStore, moto_server
+from langgraph.checkpoint.s3.aio import AsyncS3Saver
+from tests.support.savers import STORES, Store, moto_server
 
 # The suite searches the same examples every time; the campaign goes on to new ones.
 settings.register_profile("suite", derandomize=True, deadline=None)
@@ -40,14 +41,14 @@ def moto_endpoint(aws_environment: None) -> Iterator[str]:
 
 
 @pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest) -> Iterator[FakeStore | MotoStore]:
-    """An empty bucket, on the fake and on moto, on which savers can be made."""
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """An empty bucket, on the fake and on moto over either driver, on which savers can be made."""
     store = STORES[request.param](lambda: request.getfixturevalue("moto_endpoint"))
     yield store
     store.close()
 
 
 @pytest.fixture
-def saver(store: FakeStore | MotoStore) -> S3Saver:
+def saver(store: Store) -> S3Saver | AsyncS3Saver:
     """A saver on an empty bucket."""
     return store.saver()

@@ -15,7 +15,7 @@ from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
 
 from langgraph.checkpoint.s3 import S3Saver
-from tests.support.savers import FakeStore, MotoStore
+from tests.support.savers import FakeStore, Store
 
 SPEC = "langgraph.checkpoint.conformance.spec"
 
@@ -86,7 +86,7 @@ def check(make: Callable[[], BaseCheckpointSaver[str]]) -> None:
     assert set(TESTS) == {it.value for it in Capability}
 
 
-def test_the_suite_passes(store: FakeStore | MotoStore) -> None:
+def test_the_suite_passes(store: Store) -> None:
     check(store.saver)
 
 

@@ -14,7 +14,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot as Snapshot
 
 from langgraph.checkpoint.s3 import MissingObject, S3Saver
 from tests.support.fake_s3 import FakeDriver
-from tests.support.savers import PREFIX, FakeStore, Memory, MotoStore
+from tests.support.savers import PREFIX, FakeStore, Memory, Store
 from tests.support.threads import config_for, noise, uuid_of
 
 THREAD = "thread"
@@ -26,7 +26,7 @@ class Twins:
     A checkpoint has, for each channel that it changes, a value, or a write on its parent and no value.
     """
 
-    def __init__(self, store: FakeStore | MotoStore, **options: Any) -> None:
+    def __init__(self, store: Store, **options: Any) -> None:
         self.store, self.options = store, options
         self.saver = self.fresh()
         self.memory = Memory()
@@ -92,7 +92,7 @@ class Twins:
 
 
 @pytest.fixture
-def twins(store: FakeStore | MotoStore) -> Twins:
+def twins(store: Store) -> Twins:
     return Twins(store)
 
 
@@ -274,7 +274,7 @@ def test_a_missing_ancestor_is_an_error_and_never_an_empty_channel(counted: bool
 
 
 @pytest.mark.parametrize("size", [10, 3000], ids=["small", "large"])
-def test_a_pruned_thread_answers_as_before_and_goes_on(store: FakeStore | MotoStore, size: int) -> None:
+def test_a_pruned_thread_answers_as_before_and_goes_on(store: Store, size: int) -> None:
     twins = Twins(store, inline_threshold=500)
     head = twins.put(None, {"log": Snapshot([noise(size)]), "kept": noise(3000, 1)})
     for _ in range(4):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import cache
 from itertools import count
-from typing import Any, Protocol
+from threading import Thread
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -17,7 +19,10 @@ from moto.server import ThreadedMotoServer
 
 from langgraph.checkpoint.s3 import S3Saver
 from langgraph.checkpoint.s3._calls import config_options
+from langgraph.checkpoint.s3.aio import AsyncS3Saver
 from tests.support.fake_s3 import FakeDriver, FakeS3
+
+T = TypeVar("T")
 
 PREFIX = "agents/test"
 
@@ -72,6 +77,46 @@ class MotoStore:
         self._open.close()
 
 
+class AioStore:
+    """A fresh bucket on moto's server, over aiobotocore.
+
+    The savers belong to a loop in another thread, so tests may call their synchronous methods as well as run
+    their asynchronous ones on loops of their own.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.bucket = f"bucket-{next(BUCKETS)}"
+        self._open = AsyncExitStack()
+        self.loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self.loop.run_forever)
+        self._thread.start()
+        self.run(self.saver().setup(create_bucket=True))
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run something on the savers' loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    def saver(self, **options: Any) -> AsyncS3Saver:
+        """A new saver on this bucket; each has a client of its own."""
+        return self.run(self._saver(options))
+
+    async def _saver(self, options: dict[str, Any]) -> AsyncS3Saver:
+        saver = AsyncS3Saver(self.bucket, PREFIX, **{"endpoint_url": self.endpoint, **options})
+        return await self._open.enter_async_context(saver)
+
+    def close(self) -> None:
+        """Close all savers made here, and the loop."""
+        self.run(self._open.aclose())
+        self.run(self.loop.shutdown_asyncgens())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+Store: TypeAlias = FakeStore | MotoStore | AioStore
+
+
 class Memory(InMemorySaver):
     """LangGraph's own saver as the oracle, with the operations that it lacks.
 
@@ -97,9 +142,10 @@ class Memory(InMemorySaver):
                 self.writes[target_thread_id, ns, checkpoint_id] = dict(writes)
 
 
-STORES: Mapping[str, Callable[[Callable[[], str]], FakeStore | MotoStore]] = {
+STORES: Mapping[str, Callable[[Callable[[], str]], Store]] = {
     "fake": lambda endpoint: FakeStore(),
     "moto": lambda endpoint: MotoStore(endpoint()),
+    "aio": lambda endpoint: AioStore(endpoint()),
 }
 """What the fixture `store` (and with it `saver`) goes through. `endpoint()` starts moto's server, once."""
 

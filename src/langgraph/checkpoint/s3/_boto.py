@@ -28,13 +28,11 @@ from langgraph.checkpoint.s3._calls import (
     Found,
     code_of,
     config_options,
-    details_of,
 )
 from langgraph.checkpoint.s3._locks import ForkSafeLock
 from langgraph.checkpoint.s3._requests import Body, Get, Plan, Request
 from langgraph.checkpoint.s3._run import Ledger, Run, Settled, failed
 from langgraph.checkpoint.s3._stats import Stats
-from langgraph.checkpoint.s3.errors import InvalidInput
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -219,10 +217,7 @@ class BotoDriver:
             session = boto3.session.Session(region_name=self._region_name)
             return session.client("s3", endpoint_url=self._endpoint_url, config=Config(**self._config))
         except (BotoCoreError, ValueError) as error:
-            raise InvalidInput(
-                f"No S3 client can be made for s3://{self._calls.bucket} ({details_of(error)}); "
-                "check endpoint_url, region_name and the AWS profile."
-            ) from error
+            raise self._calls.unmade(error) from error
 
 
 def _wait(futures: Sequence[Future[Settled]]) -> None:

@@ -317,6 +317,13 @@ class Calls:
         """Return the error for a body that could not be read, however often it was asked for."""
         return self._error(request, _BROKEN, details_of(error))
 
+    def unmade(self, error: Exception) -> S3SaverError:
+        """Return the error for a client that could not be made."""
+        return InvalidInput(
+            f"No S3 client can be made for s3://{self.bucket} ({details_of(error)}); "
+            "check endpoint_url, region_name and the AWS profile."
+        )
+
     def _deleted(self, request: Delete, answer: Mapping[str, Any]) -> None:
         failed = [error for error in answer.get("Errors", ()) if error["Code"] != "NoSuchKey"]
         if failed:

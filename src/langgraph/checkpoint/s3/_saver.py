@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -20,6 +19,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph.checkpoint.s3._boto import BotoDriver
+from langgraph.checkpoint.s3._conn_string import parse_conn_string
 from langgraph.checkpoint.s3._operations import (
     COMPRESSION_LEVEL,
     INLINE_THRESHOLD,
@@ -27,7 +27,6 @@ from langgraph.checkpoint.s3._operations import (
     Operations,
 )
 from langgraph.checkpoint.s3._stats import Stats
-from langgraph.checkpoint.s3.errors import InvalidInput
 
 
 class S3Saver(Operations):
@@ -388,24 +387,3 @@ class S3Saver(Operations):
     ) -> Mapping[str, DeltaChannelHistory]:
         """`get_delta_channel_history` in a worker thread."""
         return await asyncio.to_thread(self.get_delta_channel_history, config=config, channels=channels)
-
-
-def parse_conn_string(text: str) -> tuple[str, str, dict[str, str]]:
-    """Take "s3://bucket/prefix?…" apart: the bucket, the prefix, and the options of its query.
-
-    Raises:
-        InvalidInput: it is not of this form, or has an option that cannot stand there.
-    """
-    try:
-        url = urlsplit(text)
-    except ValueError:  # it has half an IPv6 address
-        url = urlsplit("")
-    if url.scheme != "s3" or not url.netloc or url.fragment:
-        raise InvalidInput(f"connection string {text!r} is not of the form 's3://bucket/prefix?region_name=…'.")
-    options = dict(parse_qsl(url.query, keep_blank_values=True))
-    unknown = options.keys() - {"endpoint_url", "region_name"}
-    if unknown:
-        raise InvalidInput(
-            f"connection string has {', '.join(sorted(unknown))}; only endpoint_url and region_name can stand there."
-        )
-    return url.netloc, url.path, options

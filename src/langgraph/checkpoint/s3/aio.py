@@ -1,0 +1,304 @@
+"""AsyncS3Saver: the operations of `S3Saver`, run by the aiobotocore driver on the event loop of whoever calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph.checkpoint.s3._conn_string import parse_conn_string
+from langgraph.checkpoint.s3._operations import (
+    COMPRESSION_LEVEL,
+    INLINE_THRESHOLD,
+    MAX_OBJECT_BYTES,
+    Operations,
+)
+from langgraph.checkpoint.s3._stats import Stats
+from langgraph.checkpoint.s3._weight import is_large
+
+try:
+    from langgraph.checkpoint.s3._aioboto import AioBotoDriver, drained
+except ModuleNotFoundError as error:
+    if (error.name or "").split(".")[0] not in ("aiobotocore", "aiohttp"):
+        raise
+    raise ModuleNotFoundError(
+        f"langgraph.checkpoint.s3.aio needs {error.name}, which is not installed; "
+        "install langgraph-checkpoint-s3saver[async], or [aioboto3] beside a program that uses aioboto3.",
+        name=error.name,
+    ) from error
+
+__all__ = ["AsyncS3Saver"]
+
+
+class AsyncS3Saver(Operations):
+    """Keeps LangGraph checkpoints in an S3 bucket, from asynchronous programs. What it stores is what `S3Saver` stores.
+
+    It may be made anywhere, at module level too, and shared by any number of tasks. Each event loop that it is
+    used on gets a client of its own, which that loop closes when `asyncio.run` (or `asyncio.Runner`, or
+    whatever else calls `shutdown_asyncgens`) shuts it down; so one saver serves one `asyncio.run` after the other.
+
+    The synchronous methods are for other threads, such as the one that a synchronous node of an asynchronous
+    graph runs in: they run on the loop that used the saver last. On that loop's own thread they raise
+    `InvalidInput` at once.
+
+    A cancelled operation leaves the old state or the new one, and nothing under way.
+
+    Args:
+        bucket: The bucket's name.
+        prefix: Where in the bucket to keep everything, such as "agents/prod"; at most 200 bytes.
+        client: An aiobotocore S3 client to use, on the loop it was made on; it is never closed here. By default
+            one is made for each loop on first use.
+        session: An aiobotocore session or an `aioboto3.Session` to make the clients with.
+        endpoint_url: Another server that speaks S3. Checksums are then sent only where S3 requires
+            them, as several such servers refuse the newer ones.
+        region_name: The bucket's region; by default aiobotocore finds it.
+        addressing_style: "path" or "virtual"; by default botocore decides.
+        serde: The serializer of all values; LangGraph's `JsonPlusSerializer` by default. With
+            `EncryptedSerializer`, values are compressed before they are encrypted. It may be called in a thread.
+        inline_threshold: Bytes, compressed, up to which a channel's value rides inside the checkpoint
+            object. Larger ones become objects of their own, stored once for as long as they do not change.
+        compression_level: zstd's, 1 to 22.
+        manifest: Whether to keep a copy of the newest checkpoint, which saves a round trip on reading.
+        max_concurrency: Requests under way at a time on a loop; the client's connection pool has the same size.
+        max_object_bytes: Bytes, uncompressed, that one object may hold, on writing and on reading.
+        put_object_args: Further arguments for PutObject and CopyObject, such as
+            `{"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": ...}` or `{"StorageClass": ...}`.
+
+    Raises:
+        InvalidInput: An argument is out of range.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        client: Any = None,
+        session: Any = None,
+        endpoint_url: str | None = None,
+        region_name: str | None = None,
+        addressing_style: str | None = None,
+        serde: SerializerProtocol | None = None,
+        inline_threshold: int = INLINE_THRESHOLD,
+        compression_level: int = COMPRESSION_LEVEL,
+        manifest: bool = True,
+        max_concurrency: int = 32,
+        max_object_bytes: int = MAX_OBJECT_BYTES,
+        put_object_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            bucket,
+            prefix,
+            serde=serde,
+            inline_threshold=inline_threshold,
+            compression_level=compression_level,
+            manifest=manifest,
+            max_object_bytes=max_object_bytes,
+        )
+        self._driver = AioBotoDriver(
+            bucket,
+            client=client,
+            session=session,
+            endpoint_url=endpoint_url,
+            region_name=region_name,
+            addressing_style=addressing_style,
+            max_concurrency=max_concurrency,
+            put_object_args=put_object_args,
+        )
+
+    @classmethod
+    @asynccontextmanager
+    async def from_conn_string(cls, conn_string: str, **options: Any) -> AsyncIterator[AsyncS3Saver]:
+        """Make a saver from "s3://bucket/prefix", for use in an `async with` block that closes it.
+
+        Args:
+            conn_string: `endpoint_url` and `region_name` may follow as a query, as in
+                "s3://bucket/prefix?region_name=eu-west-1".
+            **options: As for the constructor; they win over the query.
+
+        Yields:
+            The saver. Costs no request.
+
+        Raises:
+            InvalidInput: The text is not of this form.
+        """
+        bucket, prefix, query = parse_conn_string(conn_string)
+        async with cls(bucket, prefix, **{**query, **options}) as saver:
+            yield saver
+
+    async def setup(self, *, create_bucket: bool = False) -> None:
+        """Check that the bucket can be reached. Nobody has to call it; calling it again does no harm.
+
+        Args:
+            create_bucket: Make the bucket if it does not exist. One more request.
+
+        Raises:
+            BucketNotFound: There is no such bucket.
+            AccessDenied: The credentials do not allow to look.
+        """
+        await self._driver.run(self._setup_plan(create_bucket), "setup")
+
+    async def aclose(self) -> None:
+        """Close the running loop's client, if it was made here. The saver can be used again; it makes a new one."""
+        await self._driver.aclose()
+
+    async def __aenter__(self) -> AsyncS3Saver:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def stats(self) -> Stats:
+        """Requests, round trips and bytes since the saver was made. Subtract two to see what lies between."""
+        return self._driver.stats()
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Read a checkpoint: the one that the config names, or the newest. Told and priced at `S3Saver.get_tuple`."""
+        return await self._driver.run(self._get_plan(config), "get_tuple")
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """List checkpoints, newest first. Told and priced at `S3Saver.list`.
+
+        While the consumer works on one page, the next is read: of one page at most, and not before the
+        consumer has asked for a second checkpoint. Leaving early cancels that.
+        """
+        walk = self._walk(config, filter, before, limit)
+        ahead: asyncio.Task[list[CheckpointTuple]] | None = None
+        try:
+            while ahead is not None or not walk.done:
+                page = await (ahead or self._page(walk))
+                ahead = None
+                for position, it in enumerate(page):
+                    if position == 1 and not walk.done:
+                        ahead = asyncio.create_task(self._page(walk))
+                    yield it
+        finally:
+            if ahead is not None:
+                _ = ahead.cancel()
+                await drained([ahead])
+
+    async def _page(self, walk: Any) -> list[CheckpointTuple]:
+        return await self._driver.run(self._page_plan(walk), "list")
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint. Told and priced at `S3Saver.put`. A large one is packed in a thread."""
+        plan = self._put_plan(config, checkpoint, metadata, new_versions)
+        return await self._driver.run(plan, "put", large=is_large(checkpoint["channel_values"]))
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store the writes of a task, all of them or none. Told and priced at `S3Saver.put_writes`."""
+        plan = self._put_writes_plan(config, writes, task_id, task_path)
+        await self._driver.run(plan, "put_writes", large=is_large(writes))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Delete a thread with all its namespaces. Told and priced at `S3Saver.delete_thread`."""
+        await self._driver.run(self._delete_thread_plan(thread_id), "delete_thread")
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete what these runs stored. Told and priced at `S3Saver.delete_for_runs`."""
+        await self._driver.run(self._delete_for_runs_plan(run_ids), "delete_for_runs")
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread to another, on the server. Told and priced at `S3Saver.copy_thread`."""
+        await self._driver.run(self._copy_thread_plan(source_thread_id, target_thread_id), "copy_thread")
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Delete old checkpoints of threads. Told and priced at `S3Saver.prune`."""
+        await self._driver.run(self._prune_plan(thread_ids, strategy), "prune")
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What ancestors stored of delta channels. Told and priced at `S3Saver.get_delta_channel_history`."""
+        return await self._driver.run(self._delta_plan(config, channels), "get_delta_channel_history")
+
+    # -- the synchronous twins: the same, for other threads than the loop's ------------------------
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """`aget_tuple` for other threads."""
+        return self._driver.run_from_thread(self._get_plan(config), "get_tuple")
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """`alist` for other threads, without reading ahead."""
+        _ = self._driver.loop()  # what is wrong is said now, not when the first checkpoint is asked for
+        return self._pages(self._walk(config, filter, before, limit))
+
+    def _pages(self, walk: Any) -> Iterator[CheckpointTuple]:
+        while not walk.done:
+            yield from self._driver.run_from_thread(self._page_plan(walk), "list")
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """`aput` for other threads."""
+        plan = self._put_plan(config, checkpoint, metadata, new_versions)
+        return self._driver.run_from_thread(plan, "put", large=is_large(checkpoint["channel_values"]))
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """`aput_writes` for other threads."""
+        plan = self._put_writes_plan(config, writes, task_id, task_path)
+        self._driver.run_from_thread(plan, "put_writes", large=is_large(writes))
+
+    def delete_thread(self, thread_id: str) -> None:
+        """`adelete_thread` for other threads."""
+        self._driver.run_from_thread(self._delete_thread_plan(thread_id), "delete_thread")
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """`adelete_for_runs` for other threads."""
+        self._driver.run_from_thread(self._delete_for_runs_plan(run_ids), "delete_for_runs")
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """`acopy_thread` for other threads."""
+        self._driver.run_from_thread(self._copy_thread_plan(source_thread_id, target_thread_id), "copy_thread")
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """`aprune` for other threads."""
+        self._driver.run_from_thread(self._prune_plan(thread_ids, strategy), "prune")
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """`aget_delta_channel_history` for other threads."""
+        return self._driver.run_from_thread(self._delta_plan(config, channels), "get_delta_channel_history")
