@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import Checkpoint
 from langgraph.checkpoint.serde.types import _DeltaSnapshot as Snapshot
 
 from langgraph.checkpoint.s3 import MissingObject, S3Saver
+from langgraph.checkpoint.s3.aio import AsyncS3Saver
 from tests.support.fake_s3 import FakeDriver
 from tests.support.savers import PREFIX, FakeStore, Memory, Store
 from tests.support.threads import config_for, noise, uuid_of
@@ -35,7 +36,7 @@ class Twins:
             None: ({}, {}, {})
         }
 
-    def fresh(self) -> S3Saver:
+    def fresh(self) -> S3Saver | AsyncS3Saver:
         """A saver that remembers nothing."""
         return self.store.saver(**self.options)
 

@@ -32,7 +32,7 @@ from langgraph.checkpoint.s3._calls import (
 )
 from langgraph.checkpoint.s3._locks import ForkSafeLock
 from langgraph.checkpoint.s3._requests import Body, Get, Plan, Request
-from langgraph.checkpoint.s3._run import Ledger, Run, Settled, failed
+from langgraph.checkpoint.s3._run import Ledger, Run, Settled, decoded, failed
 from langgraph.checkpoint.s3._stats import Stats
 from langgraph.checkpoint.s3._weight import LARGE
 from langgraph.checkpoint.s3.errors import InvalidInput, StorageError
@@ -268,9 +268,8 @@ class AioBotoDriver:
                 if not left:
                     raise self._calls.broken(request, error) from error
             else:
-                decode = partial(request.decode, body)
-                reply = await self._aside(decode) if len(body.data) > LARGE else decode()
-                return Settled(reply, len(body.data))
+                decode = partial(decoded, request, body)
+                return await self._aside(decode) if len(body.data) > LARGE else decode()
         return Settled()
 
     async def _call(self, client: Any, request: Request) -> Any:

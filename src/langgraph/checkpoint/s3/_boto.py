@@ -31,7 +31,7 @@ from langgraph.checkpoint.s3._calls import (
 )
 from langgraph.checkpoint.s3._locks import ForkSafeLock
 from langgraph.checkpoint.s3._requests import Body, Get, Plan, Request
-from langgraph.checkpoint.s3._run import Ledger, Run, Settled, failed
+from langgraph.checkpoint.s3._run import Ledger, Run, Settled, decoded, failed
 from langgraph.checkpoint.s3._stats import Stats
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class BotoDriver:
                 if not left:
                     raise self._calls.broken(request, error) from error
             else:
-                return Settled(request.decode(body), len(body.data))
+                return decoded(request, body)
         return Settled()
 
     def _call(self, client: S3Client, request: Request) -> Any:

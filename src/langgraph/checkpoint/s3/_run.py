@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from langgraph.checkpoint.s3._locks import ForkSafeLock
-from langgraph.checkpoint.s3._requests import Plan, Request
+from langgraph.checkpoint.s3._requests import Body, Get, Plan, Request
 from langgraph.checkpoint.s3._stats import Stats
 
 T = TypeVar("T")
@@ -35,6 +35,14 @@ def failed(request: Request, error: Exception) -> Settled:
         wrapped.__cause__ = error
         return Settled(error=wrapped)
     return Settled(error=error)
+
+
+def decoded(request: Get, body: Body) -> Settled:
+    """The end of a `Get` whose body has come whole."""
+    try:
+        return Settled(request.decode(body), len(body.data))
+    except Exception as error:
+        return failed(request, error)
 
 
 class Run(Generic[T]):
