@@ -31,10 +31,11 @@ from langgraph.checkpoint.s3._weight import is_large
 try:
     from langgraph.checkpoint.s3._aioboto import AioBotoDriver, drained
 except ModuleNotFoundError as error:
-    if (error.name or "").split(".")[0] not in ("aiobotocore", "aiohttp"):
+    package = (error.name or "").split(".")[0]
+    if package not in ("aiobotocore", "aiohttp"):
         raise
     raise ModuleNotFoundError(
-        f"langgraph.checkpoint.s3.aio needs {error.name}, which is not installed; "
+        f"langgraph.checkpoint.s3.aio needs {package}, which is not installed; "
         "install langgraph-checkpoint-s3saver[async], or [aioboto3] beside a program that uses aioboto3.",
         name=error.name,
     ) from error
