@@ -20,7 +20,7 @@ class Folder:
     id: str
     size: int | None = None  # of the checkpoint object; None if there is none
     writes: list[str] = field(default_factory=list)
-    blobs: list[str] = field(default_factory=list)
+    blobs: dict[str, int] = field(default_factory=dict)  # sizes by name
     history: bool = False
     keys: list[str] = field(default_factory=list)
     stored: int = 0  # bytes, of all of them
@@ -48,7 +48,7 @@ def group(ns: Namespace, entries: Iterable[Entry]) -> list[Folder]:
         elif found.kind == "writes":
             folder.writes.append(found.name)
         elif found.kind == "blob":
-            folder.blobs.append(found.name)
+            folder.blobs[found.name] = entry.size
         else:
             folder.history = True
     return folders

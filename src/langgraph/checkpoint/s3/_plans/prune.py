@@ -9,7 +9,9 @@ Both work out what stays, and what that depends on, and then go the same way for
 4. **Delete**, checkpoint objects first and then the rest.
 
 So a put either commits before step 3, and is spared, or reads its fence after step 2, and stores again
-what it inherited. Whatever cannot be read on the way ends the operation before anything is deleted.
+what it inherited. Whatever cannot be read on the way ends the operation before anything is deleted: what
+goes may be the last that can be read. Large values of what stays are not read for that; they have to be
+there, in their size.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from langgraph.checkpoint.s3._keys import (
 from langgraph.checkpoint.s3._objects import Body, CheckpointObject, Codec, Fence, HistoryPack, Value
 from langgraph.checkpoint.s3._plans.delta import history_plan
 from langgraph.checkpoint.s3._plans.folders import Folder, group
+from langgraph.checkpoint.s3._plans.read import ATTEMPTS, missing, writes_request
 from langgraph.checkpoint.s3._plans.threads import is_checkpoint
 from langgraph.checkpoint.s3._requests import (
     ABSENT,
@@ -47,7 +50,7 @@ from langgraph.checkpoint.s3._requests import (
     put_all,
 )
 from langgraph.checkpoint.s3._rules import Live, dooms, fence_dooming, fence_keeping, live
-from langgraph.checkpoint.s3.errors import Contended, MissingObject
+from langgraph.checkpoint.s3.errors import Contended, CorruptObject, MissingObject
 
 NAMESPACES = 16
 """Namespaces to work on together."""
@@ -60,9 +63,10 @@ FENCE_ATTEMPTS = 8
 
 @dataclass(frozen=True)
 class _Sweep:
-    """How one namespace is swept: where to list, what goes, and what the fence says then."""
+    """How one namespace is swept: what to list and down to which id, what goes, and what the fence says then."""
 
     listing: Callable[[], Plan[list[Folder]]]
+    oldest: str
     condemned: Callable[[Sequence[Folder], Fence], AbstractSet[str]]
     fence: Callable[[Fence, AbstractSet[str], Live], Fence]
 
@@ -91,7 +95,7 @@ def _keep_latest(ns: Namespace) -> _Sweep:
     def fence(old: Fence, doomed: AbstractSet[str], keep: Live) -> Fence:
         return fence_keeping(old, max(keep.ids | doomed), keep)
 
-    return _Sweep(listing, condemned, fence)
+    return _Sweep(listing, "", condemned, fence)
 
 
 def delete_runs_plan(codec: Codec, root: str, run_ids: Sequence[str]) -> Plan[None]:
@@ -120,7 +124,7 @@ def _without(ns: Namespace, ids: AbstractSet[str]) -> _Sweep:
     def condemned(folders: Sequence[Folder], _: Fence) -> AbstractSet[str]:
         return {folder.id for folder in folders} & ids
 
-    return _Sweep(lambda: _down_to_plan(ns, min(ids)), condemned, fence_dooming)
+    return _Sweep(lambda: _down_to_plan(ns, min(ids)), min(ids), condemned, fence_dooming)
 
 
 def _down_to_plan(ns: Namespace, oldest: str) -> Plan[list[Folder]]:
@@ -140,11 +144,9 @@ def _down_to_plan(ns: Namespace, oldest: str) -> Plan[list[Folder]]:
 def _sweep_plan(codec: Codec, ns: Namespace, sweep: _Sweep) -> Plan[None]:
     """Delete what a sweep condemns of one namespace: pack, fence, list again, delete."""
     found = yield from get(ns.fence, codec.read_fence(ns))
-    folders = yield from sweep.listing()
-    doomed = sweep.condemned(folders, found[0] if found else Fence())
+    folders, doomed, staying = yield from _survey_plan(codec, ns, sweep, found[0] if found else Fence())
     if not doomed:
         return
-    staying = yield from _read_plan(codec, ns, [it for it in folders if it.id not in doomed])
     yield from _pack_plan(codec, ns, folders, staying, doomed)
     yield from _raise_fence_plan(codec, ns, lambda old: sweep.fence(old, doomed, live(staying)))
     again = yield from sweep.listing()
@@ -162,14 +164,73 @@ def _sweep_plan(codec: Codec, ns: Namespace, sweep: _Sweep) -> Plan[None]:
         yield from delete_all([ns.latest])  # else it would speak of a checkpoint for ever that is gone
 
 
+def _survey_plan(
+    codec: Codec, ns: Namespace, sweep: _Sweep, fence: Fence
+) -> Plan[tuple[list[Folder], AbstractSet[str], list[CheckpointObject]]]:
+    """List a namespace; returns its folders, the ids that go, and the checkpoints that stay, all of them whole.
+
+    A put that heeds an earlier fence replaces its checkpoint, and what is listed and what is read differ for
+    a moment: so it looks again before it says that something is missing.
+
+    Raises:
+        MissingObject, CorruptObject: Something that stays is not whole.
+    """
+    for attempt in range(ATTEMPTS):
+        folders = yield from sweep.listing()
+        doomed = sweep.condemned(folders, fence)
+        try:
+            staying = yield from _read_plan(codec, ns, [it for it in folders if doomed and it.id not in doomed])
+            _check_blobs(codec, ns, folders, sweep.oldest, staying)
+        except (MissingObject, CorruptObject):
+            if attempt == ATTEMPTS - 1:
+                raise
+        else:
+            break
+    return folders, doomed, staying
+
+
 def _read_plan(codec: Codec, ns: Namespace, folders: Sequence[Folder]) -> Plan[list[CheckpointObject]]:
-    """Read checkpoints and keep what they refer to. One that was deleted since depends on nothing."""
-    ids = [folder.id for folder in folders if folder.committed]
+    """Read checkpoints and what lies beside them but for large values, and keep what they refer to.
+
+    One that was deleted since depends on nothing.
+    """
+    committed = [folder for folder in folders if folder.committed]
     staying: list[CheckpointObject] = []
-    for start in range(0, len(ids), HEADERS):
-        replies = yield [Get(ns.checkpoint(it), _header(codec, ns, it)) for it in ids[start : start + HEADERS]]
-        staying += [reply for reply in replies if reply is not None]
+    for start in range(0, len(committed), HEADERS):
+        some = committed[start : start + HEADERS]
+        read = yield from each([_read_one_plan(codec, ns, folder) for folder in some])
+        staying += [it for it in read if it is not None]
     return staying
+
+
+def _read_one_plan(codec: Codec, ns: Namespace, folder: Folder) -> Plan[CheckpointObject | None]:
+    beside = [writes_request(codec, ns, folder.id, name) for name in folder.writes]
+    if folder.history:
+        beside.append(Get(ns.history(folder.id), codec.read_history(ns, folder.id)))
+    it, *replies = yield [Get(ns.checkpoint(folder.id), _header(codec, ns, folder.id)), *beside]
+    if it is not None:
+        for request, reply in zip(beside, replies, strict=True):
+            if reply is None:
+                raise missing(codec, request.key, f"checkpoint {folder.id}, which stays, depends on it")
+    return it  # type: ignore[no-any-return]
+
+
+def _check_blobs(
+    codec: Codec, ns: Namespace, folders: Sequence[Folder], oldest: str, staying: Sequence[CheckpointObject]
+) -> None:
+    """See that the large values of those that stay lie there, down to the oldest id that was listed."""
+    sizes = {(folder.id, name): size for folder in folders for name, size in folder.blobs.items()}
+    for it in staying:
+        for ref in it.refs.values():
+            size = sizes.get((ref.owner, ref.name))
+            key = ns.blob(ref.owner, ref.name)
+            if size is None and ref.owner >= oldest:
+                raise missing(codec, key, f"checkpoint {it.id}, which stays, depends on it; nothing was deleted")
+            if size not in (None, ref.size):
+                raise CorruptObject(
+                    f"s3://{codec.bucket}/{key} has {size} bytes, not the {ref.size} that checkpoint {it.id}, which "
+                    "stays, refers to; nothing was deleted. Restore it from an earlier version."
+                )
 
 
 def _header(codec: Codec, ns: Namespace, checkpoint_id: str) -> Callable[[Body], CheckpointObject]:
