@@ -129,6 +129,32 @@ def test_it_is_closed_by_its_block_and_can_be_used_again(make: Callable[..., Asy
     asyncio.run(main())
 
 
+def test_it_is_closed_while_other_tasks_use_it(make: Callable[..., AsyncS3Saver]) -> None:
+    """They go on with a new client; requests under way are waited for."""
+
+    async def main() -> None:
+        saver = make()
+        stop = asyncio.Event()
+
+        async def work(thread: str) -> int:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                await put(saver, number, thread, large=noise(50_000))
+                assert await saver.aget_tuple(config_for(thread))
+            return number
+
+        working = [asyncio.create_task(work(f"{number}")) for number in range(4)]
+        for _ in range(5):
+            await asyncio.sleep(0.1)
+            await saver.aclose()
+        stop.set()
+        assert all(await asyncio.gather(*working))
+        await saver.aclose()
+
+    asyncio.run(main())
+
+
 async def client_of(saver: AsyncS3Saver) -> Any:
     return await saver._driver._connect(saver._driver._connection())
 
@@ -224,6 +250,7 @@ def test_the_client_is_configured(make: Callable[..., AsyncS3Saver]) -> None:
         client = await client_of(saver)
         config = client.meta.config
         assert config.max_pool_connections == 7
+        assert (config.connect_timeout, config.read_timeout) == (5, 30)
         assert config.retries == {"mode": "standard", "total_max_attempts": 5}
         assert config.s3 == {"addressing_style": "path"}
         assert config.request_checksum_calculation == config.response_checksum_validation == "when_required"

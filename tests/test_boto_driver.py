@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from langgraph.checkpoint.s3._boto import BotoDriver
+from langgraph.checkpoint.s3._boto import BotoDriver, _Resources
 from langgraph.checkpoint.s3._calls import config_options
 from langgraph.checkpoint.s3._locks import ForkSafeLock
 from langgraph.checkpoint.s3._requests import (
@@ -72,6 +73,13 @@ def driver(make: Callable[..., BotoDriver], client: S3Client) -> BotoDriver:
     return driver
 
 
+def made_by(driver: BotoDriver) -> _Resources:
+    """What the driver has in this process."""
+    made = driver._use()
+    made.leave()
+    return made
+
+
 @pytest.fixture
 def own_driver(make: Callable[..., BotoDriver]) -> BotoDriver:
     """A driver that makes its client itself."""
@@ -88,9 +96,10 @@ def test_a_client_that_cannot_be_made(options: dict[str, Any]) -> None:
 
 def test_the_client_is_configured(make: Callable[..., BotoDriver]) -> None:
     driver = make(max_concurrency=7, addressing_style="path", region_name="eu-west-1")
-    client, pool = driver._made()
+    client, pool = made_by(driver).client, made_by(driver).pool
     config = client.meta.config
     assert config.max_pool_connections == 7  # type: ignore[attr-defined]
+    assert (config.connect_timeout, config.read_timeout) == (5, 30)
     assert config.retries == {"mode": "standard", "total_max_attempts": 5}  # type: ignore[attr-defined]
     assert config.s3 == {"addressing_style": "path"}  # type: ignore[attr-defined]
     assert config.request_checksum_calculation == "when_required"  # type: ignore[attr-defined]
@@ -100,7 +109,7 @@ def test_the_client_is_configured(make: Callable[..., BotoDriver]) -> None:
 
 
 def test_checksums_are_left_to_botocore_on_aws(make: Callable[..., BotoDriver]) -> None:
-    client, _ = make(endpoint_url=None, region_name="eu-west-1")._made()
+    client = made_by(make(endpoint_url=None, region_name="eu-west-1")).client
     assert client.meta.config.request_checksum_calculation == "when_supported"  # type: ignore[attr-defined]
     assert client.meta.endpoint_url == "https://s3.eu-west-1.amazonaws.com"
 
@@ -115,12 +124,12 @@ def test_the_client_is_made_on_first_use_and_not_with_the_default_session(make: 
 
 def test_a_closed_driver_can_be_used_again(own_driver: BotoDriver) -> None:
     own_driver.run(put_all([("a", b"1"), ("b", b"2")]))
-    before = own_driver._made()
+    before = made_by(own_driver)
     own_driver.close()
     own_driver.close()
     assert own_driver._resources is None
     assert own_driver.run(each([get(key, lambda body: body.data) for key in "ab"])) == [b"1", b"2"]
-    assert own_driver._made()[0] is not before[0]
+    assert made_by(own_driver).client is not before.client
 
 
 def test_a_caller_s_client_is_not_closed(driver: BotoDriver, client: S3Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +147,7 @@ def test_close_stops_the_threads_and_closes_the_client(
 ) -> None:
     closed: list[str] = []
     driver = make()
-    client, pool = driver._made()
+    client, pool = made_by(driver).client, made_by(driver).pool
     monkeypatch.setattr(client, "close", lambda: closed.append("client"))
     driver.close()
     assert closed == ["client"]
@@ -153,14 +162,14 @@ def test_client_and_pool_are_made_once(own_driver: BotoDriver) -> None:
 
     def use() -> None:
         barrier.wait()
-        made.append(own_driver._made())
+        made.append(made_by(own_driver))
 
     threads = [threading.Thread(target=use) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len({id(client) for client, _ in made}) == len({id(pool) for _, pool in made}) == 1
+    assert len({id(it) for it in made}) == 1
 
 
 @contextlib.contextmanager
@@ -203,26 +212,30 @@ def in_a_forked_child(act: Callable[[], bool]) -> bool:
 def test_a_forked_child_makes_its_own(own_driver: BotoDriver) -> None:
     values = [b"1", b"2", b"3"]
     own_driver.run(put_all([("0", b"1"), ("1", b"2"), ("2", b"3")]))
-    before = own_driver._made()
+    before = made_by(own_driver)
 
     def read() -> list[bytes | None]:
         return own_driver.run(each([get(str(number), lambda body: body.data) for number in range(3)]))
 
     def in_child() -> bool:
-        right = read() == values and own_driver._made()[0] is not before[0] and own_driver._made()[1] is not before[1]
+        right = (
+            read() == values
+            and made_by(own_driver).client is not before.client
+            and made_by(own_driver).pool is not before.pool
+        )
         own_driver.close()
         return right and read() == values
 
     with held_elsewhere(own_driver._lock, own_driver._ledger._lock):
         assert in_a_forked_child(in_child)
-    assert own_driver._made() == before
+    assert made_by(own_driver) == before
     assert read() == values
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_leaves_its_parent_s_client_alone(own_driver: BotoDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
-    client, _ = own_driver._made()
+    client = made_by(own_driver).client
 
     def in_child() -> bool:
         monkeypatch.setattr(client, "close", lambda: closed.append("client"))
@@ -291,7 +304,7 @@ def test_an_interrupt_while_requests_are_being_submitted_loses_none(monkeypatch:
         landed.append(key)
 
     driver = BotoDriver("bucket", client=FromFunction(act))  # type: ignore[arg-type]
-    _, pool = driver._made()
+    pool = made_by(driver).pool
     submit = pool.submit
 
     def interrupted(*arguments: Any) -> None:
@@ -346,3 +359,48 @@ def test_nobody_listens() -> None:
         client = boto3.session.Session().client("s3", endpoint_url=url, config=config)
         with contextlib.closing(client), pytest.raises(StorageError, match="could not be reached"):
             BotoDriver("bucket", client=client).run(get("k", as_read))
+
+
+def test_requests_of_all_threads_are_bounded_together() -> None:
+    """Single requests too, which are made on the threads of their callers."""
+    running: set[str] = set()
+    most = [0]
+
+    def act(key: str) -> None:
+        running.add(key)
+        time.sleep(0.01)
+        most[0] = max(most[0], len(running))
+        running.discard(key)
+
+    driver = BotoDriver("bucket", client=FromFunction(act), max_concurrency=3)  # type: ignore[arg-type]
+
+    def work(number: int) -> None:
+        driver.run(put(f"{number}", b""))
+        driver.run(put_all([(f"{number}/{it}", b"") for it in range(3)]))
+
+    with ThreadPoolExecutor(12) as threads:
+        assert len(list(threads.map(work, range(24)))) == 24
+    driver.close()
+    assert most == [3]
+
+
+def test_a_driver_is_closed_while_other_threads_use_it(own_driver: BotoDriver) -> None:
+    """They go on with a new client; requests under way are waited for."""
+    stop = threading.Event()
+
+    def work(name: str) -> int:
+        count = 0
+        while not stop.is_set():
+            driver = own_driver
+            driver.run(put_all([(f"{name}/{it}", b"1") for it in range(3)]))
+            assert driver.run(get(f"{name}/0", lambda body: body.data)) == b"1"
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(4) as threads:
+        working = [threads.submit(work, f"{number}") for number in range(4)]
+        for _ in range(5):
+            time.sleep(0.05)
+            own_driver.close()
+        stop.set()
+        assert all(it.result() for it in working)

@@ -61,6 +61,8 @@ class _Connection:
         self.making = asyncio.Lock()
         self.free = asyncio.Semaphore(max_concurrency)
         self.keeper: AsyncGenerator[None, None] | None = None
+        self.users = 0  # batches that are under way
+        self.unused = asyncio.Event()
 
 
 class _Process(NamedTuple):
@@ -201,14 +203,21 @@ class AioBotoDriver:
         return self._ledger.total
 
     async def aclose(self) -> None:
-        """Close the running loop's client, unless it is the caller's. Using the driver again makes a new one."""
+        """Close the running loop's client, unless it is the caller's. Using the driver again makes a new one.
+
+        Waits for requests under way. What other tasks are at goes on with a new client.
+        """
         with self._lock:
             process = self._in_this_process()
             connection = process.connections.pop(asyncio.get_running_loop(), None)
             if not process.connections:
                 self._process = None
-        if connection is not None and connection.keeper is not None:
-            await connection.keeper.aclose()
+        if connection is not None:
+            while connection.users:
+                connection.unused.clear()
+                _ = await connection.unused.wait()
+            if connection.keeper is not None:
+                await connection.keeper.aclose()
         if not process.connections:
             process.aside.shutdown(wait=False)
 
@@ -234,9 +243,19 @@ class AioBotoDriver:
     async def _issue(self, batch: Sequence[Request]) -> list[Settled]:
         """Issue a batch and wait until nothing of it is under way any more."""
         connection = self._connection()
-        client = connection.client or await self._connect(connection)
-        if len(batch) <= 1:  # a task would gain nothing
-            return [await self._settle(connection, client, request) for request in batch]
+        connection.users += 1
+        try:
+            client = connection.client or await self._connect(connection)
+            if len(batch) <= 1:  # a task would gain nothing
+                return [await self._settle(connection, client, request) for request in batch]
+            return await self._spread(connection, client, batch)
+        finally:
+            connection.users -= 1
+            if not connection.users:
+                connection.unused.set()
+
+    async def _spread(self, connection: _Connection, client: Any, batch: Sequence[Request]) -> list[Settled]:
+        """Issue a batch, each request in a task."""
         tasks = [asyncio.ensure_future(self._settle(connection, client, request)) for request in batch]
         try:
             _ = await asyncio.wait(tasks)

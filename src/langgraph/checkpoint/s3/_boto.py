@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.config import Config
 from botocore.exceptions import (
@@ -23,6 +24,7 @@ from langgraph.checkpoint.s3._calls import (
     CUT,
     FAILURES,
     PAUSES,
+    READ_TIMEOUT,
     READS,
     Calls,
     Found,
@@ -40,12 +42,36 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Resources(NamedTuple):
-    """What a driver makes on first use, and the process that made it."""
+class _Resources:
+    """What a driver makes on first use, and the process that made it.
 
-    pid: int
-    client: S3Client
-    pool: ThreadPoolExecutor
+    It is closed when no batch uses it any more: another thread may be at work when the driver is closed.
+    """
+
+    def __init__(self, client: S3Client, max_concurrency: int) -> None:
+        self.pid = os.getpid()
+        self.client = client
+        self.pool = ThreadPoolExecutor(max_concurrency, thread_name_prefix="s3saver")
+        # The pool bounds batches, but a single request is made on the thread of its caller.
+        self.free = threading.BoundedSemaphore(max_concurrency)
+        self._users = 0
+        self._changed = threading.Condition()
+
+    def enter(self) -> None:
+        """A batch begins to use it."""
+        with self._changed:
+            self._users += 1
+
+    def leave(self) -> None:
+        """A batch has ended."""
+        with self._changed:
+            self._users -= 1
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Wait until nobody uses it; not for ever, as an interrupt may come between `enter` and the batch."""
+        with self._changed:
+            _ = self._changed.wait_for(lambda: not self._users, timeout=2 * READ_TIMEOUT)
 
 
 class BotoDriver:
@@ -60,7 +86,7 @@ class BotoDriver:
             and uses it in a forked child too.
         endpoint_url: Where an S3-compatible store is.
         region_name: The bucket's region; botocore's own search for it if not given.
-        max_concurrency: How many requests of batches are under way at once.
+        max_concurrency: How many requests are under way at once.
         addressing_style: "path", "virtual", or None to leave it to botocore.
         put_object_args: More arguments for PutObject and CopyObject, such as encryption or storage class.
 
@@ -120,63 +146,75 @@ class BotoDriver:
     def close(self) -> None:
         """Stop the threads and close the client, unless it is the caller's. Using the driver again makes them anew.
 
-        Waits for requests under way. Not to be called while another thread may be about to issue a batch.
+        Waits for requests under way. What other threads are at goes on with a new client.
         """
         with self._lock:
             made, self._resources = self._resources, None
         if made is None or made.pid != os.getpid():  # a parent's connections are the parent's to close
             return
+        made.wait()
         made.pool.shutdown()
         if made.client is not self._client:
             made.client.close()
 
     def _issue(self, batch: Sequence[Request]) -> list[Settled]:
         """Issue a batch and wait until nothing of it is under way any more."""
-        client, pool = self._made()
-        if len(batch) == 1:  # a change of threads would gain nothing
-            return [self._settle(client, batch[0])]
+        made = self._use()
+        try:
+            if len(batch) == 1:  # a change of threads would gain nothing
+                return [self._settle(made, batch[0])]
+            return self._spread(made, batch)
+        finally:
+            made.leave()
+
+    def _spread(self, made: _Resources, batch: Sequence[Request]) -> list[Settled]:
+        """Issue a batch over the pool."""
         # Not the futures of `submit`: an interrupt within it would lose the one it was about to return.
         futures: list[Future[Settled]] = [Future() for _ in batch]
         try:
             for request, future in zip(batch, futures, strict=True):
                 # A context cannot be entered twice at once, so each request has its own.
-                pool.submit(copy_context().run, self._work, client, request, future)
+                made.pool.submit(copy_context().run, self._work, made, request, future)
             _wait(futures)
         except BaseException:
             _wait([future for future in futures if not future.cancel()])  # no write may outlive its plan
             raise
         return [future.result() for future in futures]
 
-    def _work(self, client: S3Client, request: Request, future: Future[Settled]) -> None:
+    def _work(self, made: _Resources, request: Request, future: Future[Settled]) -> None:
         """Perform one request in the pool."""
         if future.set_running_or_notify_cancel():
             try:
-                future.set_result(self._settle(client, request))
+                future.set_result(self._settle(made, request))
             except BaseException as error:  # whatever it is, somebody waits for it
                 future.set_exception(error)
 
-    def _settle(self, client: S3Client, request: Request) -> Settled:
+    def _settle(self, made: _Resources, request: Request) -> Settled:
         """Perform one request."""
         try:
             if isinstance(request, Get):
-                return self._get(client, request)
-            return Settled(self._call(client, request))
+                return self._get(made, request)
+            with made.free:
+                return Settled(self._call(made.client, request))
         except Exception as error:
             return failed(request, error)
 
-    def _get(self, client: S3Client, request: Get) -> Settled:
+    def _get(self, made: _Resources, request: Get) -> Settled:
         """Get and decode an object; get it again if its body breaks off, which botocore does not do."""
+        with made.free:
+            body = self._body(made.client, request)
+        return Settled() if body is None else decoded(request, body)
+
+    def _body(self, client: S3Client, request: Get) -> Body | None:
         left = READS
         while (found := self._call(client, request)) is not None:
             left -= 1
             try:
-                body = _read(request.key, found)
+                return _read(request.key, found)
             except CUT as error:
                 if not left:
                     raise self._calls.broken(request, error) from error
-            else:
-                return decoded(request, body)
-        return Settled()
+        return None
 
     def _call(self, client: S3Client, request: Request) -> Any:
         """Make one call, again if it meets a conflict, and return its reply as `Calls` has it."""
@@ -195,19 +233,14 @@ class BotoDriver:
             else:
                 return self._calls.reply(request, answer)
 
-    def _made(self) -> tuple[S3Client, ThreadPoolExecutor]:
-        """Return client and pool of this process."""
-        made = self._resources
-        if made is None or made.pid != os.getpid():
-            with self._lock:
-                made = self._resources
-                if made is None or made.pid != os.getpid():
-                    made = self._resources = self._make()
-        return made.client, made.pool
-
-    def _make(self) -> _Resources:
-        pool = ThreadPoolExecutor(self._max_concurrency, thread_name_prefix="s3saver")
-        return _Resources(os.getpid(), self._client or self._make_client(), pool)
+    def _use(self) -> _Resources:
+        """Return what this process has, made now if need be, with one more user."""
+        with self._lock:
+            made = self._resources
+            if made is None or made.pid != os.getpid():
+                made = self._resources = _Resources(self._client or self._make_client(), self._max_concurrency)
+            made.enter()
+            return made
 
     def _make_client(self) -> S3Client:
         import boto3  # slow to import, and not needed with a client of the caller's

@@ -54,6 +54,10 @@ READS = 3
 PAUSES = (0.05, 0.2, 0.5)
 """Longest waits, in seconds, before a request is repeated that met a conflict (409)."""
 
+CONNECT_TIMEOUT, READ_TIMEOUT = 5, 30
+"""Seconds to wait for a connection, and for the next bytes of an answer. botocore's 60 and 60, tried five times, would
+hold an operation up for five minutes where nobody answers; S3 itself takes seconds at most."""
+
 CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 """S3 saw two writers at once and decided for neither: worth repeating."""
 
@@ -389,6 +393,8 @@ def config_options(endpoint_url: str | None, max_concurrency: int, addressing_st
         raise InvalidInput(f"addressing_style must be 'path', 'virtual' or None, not {addressing_style!r}.")
     options: dict[str, Any] = {
         "max_pool_connections": max_concurrency,
+        "connect_timeout": CONNECT_TIMEOUT,
+        "read_timeout": READ_TIMEOUT,
         "retries": {"mode": "standard", "total_max_attempts": 5},
         "tcp_keepalive": True,
     }
