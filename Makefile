@@ -5,7 +5,7 @@ BIN := .venv/bin
 SETUP := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check campaign bench clean
+.PHONY: help demo test check worlds campaign bench clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-15s %s\n", $$1, $$2 }'
@@ -30,6 +30,27 @@ check: $(SETUP) ## Check format, lint, types and layers, and test the built whee
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -m wheel
 
+# The two worlds that an asynchronous program on AWS lives in. They cannot be one: each pins botocore where the other
+# cannot follow.
+WORLDS := .venv-aioboto3 .venv-aiobotocore
+.venv-aioboto3/ready: REQUIREMENTS := '.[aioboto3]' 'aioboto3==15.5.*' 'botocore==1.40.*'
+.venv-aiobotocore/ready: REQUIREMENTS := '.[async]' 'aiobotocore>=3' 'boto3>=1.43' 'langchain-aws>=1.9'
+
+$(WORLDS:=/ready): pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
+	$(@D)/bin/python -m pip install --quiet --editable $(REQUIREMENTS) --group test
+	$(@D)/bin/python -m pip check
+	@touch $@
+
+worlds: $(WORLDS:=/ready) ## Run the asynchronous tests beside aioboto3, and beside the newest boto3 and langchain-aws
+	for world in $(WORLDS); do \
+		$$world/bin/python -m pip list 2>/dev/null | grep -E '^(aio|boto|langchain-aws)'; \
+		$$world/bin/python -m pytest -n 2 -k 'aio or async' \
+			tests/test_aio.py tests/test_aio_cancellation.py tests/test_conformance.py tests/test_drivers.py \
+			tests/test_graphs.py || exit 1; \
+	done
+
 campaign: $(SETUP) ## Search for rare failures, for an hour or more
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-campaign} $(BIN)/python -m pytest -m campaign -n 2
 	RACES=600 $(BIN)/python -m pytest tests/test_interleavings.py -n 2
@@ -38,4 +59,4 @@ bench: $(SETUP) ## Measure round trips, requests and time
 	$(BIN)/python benchmarks/core.py
 
 clean: ## Remove what the other targets made
-	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv $(WORLDS) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -99,7 +99,7 @@ def test_the_client_is_configured(make: Callable[..., BotoDriver]) -> None:
     client, pool = made_by(driver).client, made_by(driver).pool
     config = client.meta.config
     assert config.max_pool_connections == 7  # type: ignore[attr-defined]
-    assert (config.connect_timeout, config.read_timeout) == (5, 30)
+    assert (config.connect_timeout, config.read_timeout) == (5, 30)  # type: ignore[attr-defined]
     assert config.retries == {"mode": "standard", "total_max_attempts": 5}  # type: ignore[attr-defined]
     assert config.s3 == {"addressing_style": "path"}  # type: ignore[attr-defined]
     assert config.request_checksum_calculation == "when_required"  # type: ignore[attr-defined]
