@@ -15,7 +15,8 @@ from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
 
 from langgraph.checkpoint.s3 import S3Saver
-from tests.support.savers import FakeStore, Store
+from langgraph.checkpoint.s3.aio import AsyncS3Saver
+from tests.support.savers import Store
 
 SPEC = "langgraph.checkpoint.conformance.spec"
 
@@ -35,7 +36,7 @@ TESTS = {
 class SyncMethods(BaseCheckpointSaver[str]):
     """Gives the suite, which only calls async methods, the sync ones of a saver."""
 
-    def __init__(self, saver: S3Saver) -> None:
+    def __init__(self, saver: S3Saver | AsyncS3Saver) -> None:
         super().__init__(serde=saver.serde)
         self.saver = saver
 
@@ -90,8 +91,8 @@ def test_the_suite_passes(store: Store) -> None:
     check(store.saver)
 
 
-def test_the_suite_passes_over_the_sync_methods() -> None:
-    check(lambda: SyncMethods(FakeStore().saver()))
+def test_the_suite_passes_over_the_sync_methods(store: Store) -> None:
+    check(lambda: SyncMethods(store.saver()))
 
 
 def test_the_suite_runs_every_test_that_it_has() -> None:

@@ -133,7 +133,7 @@ def new(request: pytest.FixtureRequest, loop: Loop) -> Iterator[Maker]:
 def make(new: Maker, moto_endpoint: str) -> Maker:
     """Make drivers, each for a bucket of its own that may not exist yet."""
     return lambda bucket="", **options: new(
-        bucket or f"bucket-{next(NAMES)}", **{"endpoint_url": moto_endpoint, **options}
+        bucket or f"driver-{next(NAMES)}", **{"endpoint_url": moto_endpoint, **options}
     )
 
 

@@ -29,8 +29,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED, _DeltaSnapshot
 
 from langgraph.checkpoint.s3 import CheckpointPruned, S3Saver
+from langgraph.checkpoint.s3.aio import AsyncS3Saver
 from tests.support.fake_s3 import FakeDriver, FakeS3
-from tests.support.savers import MotoStore
+from tests.support.savers import AioStore, MotoStore
 from tests.support.threads import config_for, noise, saver_on, uuid_of
 
 THREADS = ("a", "ab", "a/b")
@@ -112,7 +113,7 @@ class Model:
 class Life(RuleBasedStateMachine):
     """The rules."""
 
-    def make_saver(self) -> S3Saver:
+    def make_saver(self) -> S3Saver | AsyncS3Saver:
         return saver_on(FakeDriver(self.s3), inline_threshold=200)
 
     @initialize(page_size=st.sampled_from([1, 3, 1000]), conditional=st.booleans())
@@ -387,14 +388,15 @@ TestLife = Life.TestCase
 TestLife.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
-def test_on_a_server(moto_endpoint: str) -> None:
-    """A short one through boto3, each life in a bucket of its own."""
+@pytest.mark.parametrize("kind", [MotoStore, AioStore])
+def test_on_a_server(kind: type[MotoStore | AioStore], moto_endpoint: str) -> None:
+    """A short one through each driver, each life in a bucket of its own."""
 
     class OnServer(Life):
-        store: MotoStore | None = None
+        store: MotoStore | AioStore | None = None
 
-        def make_saver(self) -> S3Saver:
-            self.store = self.store or MotoStore(moto_endpoint)
+        def make_saver(self) -> S3Saver | AsyncS3Saver:
+            self.store = self.store or kind(moto_endpoint)
             return self.store.saver(inline_threshold=200)
 
         def teardown(self) -> None:
