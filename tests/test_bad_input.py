@@ -337,7 +337,7 @@ def test_bad_connection_strings_are_refused(text: str) -> None:
 def test_connection_strings_are_read(text: str, prefix: str) -> None:
     with S3Saver.from_conn_string(text, manifest=False) as saver:
         assert (saver.bucket, saver.prefix) == ("bucket", prefix)
-        assert saver._settings.manifest is False
+        assert saver._manifest == "never"
 
 
 # -- what S3 says ----------------------------------------------------------------------------------

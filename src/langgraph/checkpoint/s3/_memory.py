@@ -23,6 +23,7 @@ class Memory:
         self._limit = limit
         self._items: OrderedDict[tuple[str, str], CheckpointObject] = OrderedDict()
         self._size = 0
+        self._unannounced: dict[str, str] = {}  # by namespace: the checkpoint put last, if without a manifest
         self._stamp = 0
         self._lock = ForkSafeLock()
 
@@ -46,6 +47,22 @@ class Memory:
             while self._size > self._limit and self._items:
                 self._drop(next(iter(self._items)))
 
+    def withhold(self, ns: Namespace, it: CheckpointObject, announced: bool) -> None:
+        """Note whether the checkpoint that was put last in its namespace has been announced by a manifest."""
+        with self._lock:
+            if announced:
+                _ = self._unannounced.pop(ns.base, None)
+            else:
+                self._unannounced[ns.base] = it.id
+
+    def announce(self, ns: Namespace, checkpoint_id: str) -> CheckpointObject | None:
+        """The checkpoint, if it is the one put last here and has no manifest yet. The caller is to write that."""
+        with self._lock:
+            if self._unannounced.get(ns.base) != checkpoint_id:
+                return None
+            del self._unannounced[ns.base]
+            return self._items.get((ns.base, checkpoint_id))
+
     def forget(self, prefix: str) -> None:
         """Forget what lies below a thread's prefix."""
         with self._lock:
@@ -62,6 +79,8 @@ class Memory:
         it = self._items.pop(key, None)
         if it is not None:
             self._size -= _size(it)
+            if self._unannounced.get(key[0]) == key[1]:
+                del self._unannounced[key[0]]
 
 
 def _size(it: CheckpointObject) -> int:

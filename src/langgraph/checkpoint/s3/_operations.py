@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -34,9 +34,12 @@ from langgraph.checkpoint.s3._plans.read import Loaded, get_exact_plan, get_late
 from langgraph.checkpoint.s3._plans.threads import copy_thread_plan, delete_thread_plan
 from langgraph.checkpoint.s3._plans.write import Draft, Settings, put_plan, put_writes_plan
 from langgraph.checkpoint.s3._requests import CreateBucket, HeadBucket, Plan
-from langgraph.checkpoint.s3._rules import matches, write_index
+from langgraph.checkpoint.s3._rules import matches, run_goes_on, stops_run, write_index
 from langgraph.checkpoint.s3._values import Typed, compressing
 from langgraph.checkpoint.s3.errors import BucketNotFound, InvalidInput
+
+Manifest: TypeAlias = Literal["auto", "always", "never"]
+"""When the copy of the newest checkpoint is written: where a run is likely to end, with every checkpoint, never."""
 
 INLINE_THRESHOLD = 32 * 1024
 COMPRESSION_LEVEL = 3
@@ -62,7 +65,7 @@ class Operations(BaseCheckpointSaver[str]):
         serde: SerializerProtocol | None,
         inline_threshold: int,
         compression_level: int,
-        manifest: bool,
+        manifest: Manifest | bool,
         max_object_bytes: int,
     ) -> None:
         super().__init__(serde=serde)
@@ -72,11 +75,14 @@ class Operations(BaseCheckpointSaver[str]):
             raise InvalidInput("inline_threshold and max_object_bytes are numbers of bytes, and positive.")
         if not 1 <= compression_level <= 22:
             raise InvalidInput(f"compression_level {compression_level!r} is not a zstd level (1 to 22).")
+        if manifest not in ("auto", "always", "never", True, False):
+            raise InvalidInput(f"manifest must be 'auto', 'always' or 'never', not {manifest!r}.")
         self.bucket = bucket
         self.prefix = prefix.strip("/")
         self._root = root_of(prefix)
         self._codec = Codec(bucket, compression_level, max_object_bytes)
-        self._settings = Settings(inline_threshold, manifest)
+        self._settings = Settings(inline_threshold)
+        self._manifest: Manifest = manifest if isinstance(manifest, str) else "always" if manifest else "never"
         self._memory = Memory()
         self._clock: Callable[[], int] = time.time_ns
         self._random: Callable[[], float] = random.random
@@ -119,6 +125,7 @@ class Operations(BaseCheckpointSaver[str]):
         draft = self._draft(at, checkpoint, get_checkpoint_metadata(config, metadata), new_versions)
         stored = yield from put_plan(self._codec, ns, draft, parent, self._settings)
         self._memory.remember(ns, stored)
+        self._memory.withhold(ns, stored, draft.manifest or self._manifest == "never")
         return config_of(at.thread, at.ns, stored.id)
 
     def _draft(
@@ -146,6 +153,8 @@ class Operations(BaseCheckpointSaver[str]):
             channels=list(versions),
             in_hand=cache(lambda name: serialize(values[name]) if name in values else None),
             deltas=_deltas(metadata),
+            manifest=self._manifest == "always"
+            or (self._manifest == "auto" and not run_goes_on(checkpoint.get("updated_channels"))),
         )
 
     def _put_writes_plan(
@@ -167,7 +176,9 @@ class Operations(BaseCheckpointSaver[str]):
                 for position, (channel, value) in enumerate(writes)
             ],
         )
-        yield from put_writes_plan(self._codec, namespace(self._root, at.thread, at.ns), batch)
+        ns = namespace(self._root, at.thread, at.ns)
+        stopped = self._memory.announce(ns, at.id) if stops_run(channel for channel, _ in writes) else None
+        yield from put_writes_plan(self._codec, ns, batch, stopped)
 
     def _walk(
         self,

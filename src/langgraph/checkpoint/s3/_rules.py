@@ -13,9 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
 
 from langgraph.checkpoint.s3._objects import CheckpointObject, Fence, WriteBatch
 from langgraph.checkpoint.s3._values import Typed
+
+_START = "__start__"
+"""LangGraph's channel of a run's input, which is always followed by a first super-step."""
 
 MARK_EVERY = 128
 """Super-steps between two marks of a delta chain. One listing of 1,000 keys then spans a stretch
@@ -36,6 +40,20 @@ class PendingWrite:
 def write_index(position: int, channel: str) -> int:
     """The index of a write in its `put_writes` call: its position, or the special channel's own."""
     return WRITES_IDX_MAP.get(channel, position)
+
+
+def run_goes_on(updated_channels: Sequence[str] | None) -> bool:
+    """Whether a checkpoint is followed by another of the same run, as far as its updated channels tell.
+
+    They name the tasks of the next super-step: `branch:to:{node}` for a node, and pending sends. Only a
+    checkpoint made by hand says nothing of them, and that is the end of what was asked for.
+    """
+    return any(name in (_START, TASKS) or name.startswith("branch:to:") for name in updated_channels or ())
+
+
+def stops_run(channels: Iterable[str]) -> bool:
+    """Whether writes to these channels say that the run waits or has failed at their checkpoint."""
+    return any(name in (INTERRUPT, ERROR) for name in channels)
 
 
 def merge_writes(batches: Mapping[str, WriteBatch]) -> list[PendingWrite]:

@@ -24,6 +24,7 @@ from langgraph.checkpoint.s3._operations import (
     COMPRESSION_LEVEL,
     INLINE_THRESHOLD,
     MAX_OBJECT_BYTES,
+    Manifest,
     Operations,
 )
 from langgraph.checkpoint.s3._stats import Stats
@@ -49,7 +50,8 @@ class S3Saver(Operations):
         inline_threshold: Bytes, compressed, up to which a channel's value rides inside the checkpoint
             object. Larger ones become objects of their own, stored once for as long as they do not change.
         compression_level: zstd's, 1 to 22.
-        manifest: Whether to keep a copy of the newest checkpoint, which saves a round trip on reading.
+        manifest: When to write a copy of the newest checkpoint, which saves a round trip on reading: "auto", with
+            checkpoints at which a run is likely to end; "always"; "never". True and False are the latter two.
         max_concurrency: Requests under way at a time; the client's connection pool has the same size.
         max_object_bytes: Bytes, uncompressed, that one object may hold, on writing and on reading.
         put_object_args: Further arguments for PutObject and CopyObject, such as
@@ -71,7 +73,7 @@ class S3Saver(Operations):
         serde: SerializerProtocol | None = None,
         inline_threshold: int = INLINE_THRESHOLD,
         compression_level: int = COMPRESSION_LEVEL,
-        manifest: bool = True,
+        manifest: Manifest | bool = "auto",
         max_concurrency: int = 32,
         max_object_bytes: int = MAX_OBJECT_BYTES,
         put_object_args: Mapping[str, Any] | None = None,
@@ -207,9 +209,9 @@ class S3Saver(Operations):
     ) -> RunnableConfig:
         """Store a checkpoint. Once this returns it is durable, with everything it points to.
 
-        One round trip of two PUTs (checkpoint and manifest). One before it, with a PUT each, for new large
-        values and for a `run_id` in the metadata; one after it, with a GET, if large values are inherited
-        or delta channels lean on ancestors; and one at first to read the parent, if this saver has neither
+        One round trip of two PUTs (checkpoint and manifest), or of one amid a run. One before it, with a PUT
+        each, for new large values and for a `run_id` in the metadata; one after it, with a GET, if large values
+        are inherited or delta channels lean on ancestors; and one at first to read the parent, if this saver has neither
         read nor written it lately and something of it is inherited.
 
         Args:

@@ -20,7 +20,7 @@ from langgraph.checkpoint.s3._objects import (
     Version,
     WriteBatch,
 )
-from langgraph.checkpoint.s3._requests import ABSENT, Plan, Stored, delete_all, get, put, put_all
+from langgraph.checkpoint.s3._requests import ABSENT, Plan, Put, Stored, delete_all, get, put_all
 from langgraph.checkpoint.s3._rules import chain_marks, dooms, has_regular, lacking
 from langgraph.checkpoint.s3._values import Typed
 from langgraph.checkpoint.s3.errors import CheckpointPruned, Contended
@@ -49,6 +49,7 @@ class Draft:
     channels: Sequence[str]  # all that have a version
     in_hand: Callable[[str], Typed | None] = field(repr=False)
     deltas: Mapping[str, int]
+    manifest: bool  # whether to write the manifest with it
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,6 @@ class Settings:
     """How a saver stores things."""
 
     inline_threshold: int  # bytes, compressed
-    manifest: bool
 
 
 def put_plan(
@@ -92,7 +92,7 @@ def put_plan(
         steps=steps,
     )
     markers = [(ns.marker(draft.run, draft.id), b"")] if draft.run is not None else []
-    commit = _commit(codec, ns, it, settings)  # packed now: what cannot be stored is refused before anything is
+    commit = _commit(codec, ns, it, draft.manifest)  # packed now: what cannot be stored is refused before anything is
     yield from put_all([*blobs, *markers])
     yield from put_all(commit)
     if it.parent is not None and (it.depth or any(ref.owner != it.id for ref in it.refs.values())):
@@ -175,9 +175,9 @@ def _place(
     return values, blobs
 
 
-def _commit(codec: Codec, ns: Namespace, it: CheckpointObject, settings: Settings) -> list[tuple[str, bytes]]:
+def _commit(codec: Codec, ns: Namespace, it: CheckpointObject, manifest: bool) -> list[tuple[str, bytes]]:
     packed = codec.checkpoint(it)
-    return [(ns.checkpoint(it.id), packed), *([(ns.latest, packed)] if settings.manifest else [])]
+    return [(ns.checkpoint(it.id), packed), *([(ns.latest, packed)] if manifest else [])]
 
 
 def _heed_fence_plan(
@@ -201,7 +201,7 @@ def _heed_fence_plan(
         values, blobs = _place(codec, ns, it.thread, it.ns, it.id, again, settings)
         it = replace(it, values={**it.values, **values})
         yield from put_all(blobs)
-        yield from put_all(_commit(codec, ns, it, settings))
+        yield from put_all(_commit(codec, ns, it, draft.manifest))
     return it
 
 
@@ -214,16 +214,21 @@ def _chain_broken(fence: Fence, it: CheckpointObject) -> bool:
     return bool(it.depth) and it.parent is not None and dooms(fence, it.parent) and it.id not in fence.kept
 
 
-def put_writes_plan(codec: Codec, ns: Namespace, batch: WriteBatch) -> Plan[None]:
+def put_writes_plan(
+    codec: Codec, ns: Namespace, batch: WriteBatch, manifest: CheckpointObject | None = None
+) -> Plan[None]:
     """Store the writes of one `put_writes` call, as one object. One round trip, one PUT.
 
     A repeated call takes two more: it is refused its name, and reads what is there. An empty one takes none.
+    With `manifest`, the checkpoint at which a run stops, the manifest is written beside it.
     """
+    hint = [Put(ns.latest, codec.checkpoint(manifest))] if manifest is not None else []
     rest: WriteBatch | None = batch if batch.writes else None
     stored: list[WriteBatch] = []
     while rest is not None and has_regular(rest):
         name = numbered_batch(batch.task, len(stored))
-        outcome = yield from put(ns.writes(batch.checkpoint, name), codec.writes(rest), ABSENT)
+        outcome, *_ = yield [Put(ns.writes(batch.checkpoint, name), codec.writes(rest), ABSENT), *hint]
+        hint = []
         if outcome is Stored.DONE:
             return
         if outcome is Stored.UNSUPPORTED:
@@ -236,4 +241,4 @@ def put_writes_plan(codec: Codec, ns: Namespace, batch: WriteBatch) -> Plan[None
             raise Contended(f"task {batch.task!r} has {MAX_BATCHES:,} write batches on checkpoint {batch.checkpoint}.")
     if rest is not None:
         name = stamped_batch(batch.task, batch.stamp, batch.nonce)
-        yield from put_all([(ns.writes(batch.checkpoint, name), codec.writes(rest))])
+        _ = yield [Put(ns.writes(batch.checkpoint, name), codec.writes(rest)), *hint]
