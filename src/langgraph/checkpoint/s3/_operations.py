@@ -33,7 +33,7 @@ from langgraph.checkpoint.s3._plans.prune import delete_runs_plan, prune_thread_
 from langgraph.checkpoint.s3._plans.read import Loaded, get_exact_plan, get_latest_plan
 from langgraph.checkpoint.s3._plans.threads import copy_thread_plan, delete_thread_plan
 from langgraph.checkpoint.s3._plans.write import Draft, Settings, put_plan, put_writes_plan
-from langgraph.checkpoint.s3._requests import CreateBucket, HeadBucket, Plan
+from langgraph.checkpoint.s3._requests import CreateBucket, List, Plan, list_page
 from langgraph.checkpoint.s3._rules import matches, write_index
 from langgraph.checkpoint.s3._values import Typed, compressing
 from langgraph.checkpoint.s3.errors import BucketNotFound, InvalidInput
@@ -84,14 +84,15 @@ class Operations(BaseCheckpointSaver[str]):
     # -- plans -------------------------------------------------------------------------------------
 
     def _setup_plan(self, create_bucket: bool) -> Plan[None]:
-        (there,) = yield [HeadBucket()]
-        if there:
+        # Not HeadBucket: its answers have no body, by which to know an S3 server and the reason of a refusal; and a
+        # policy that is confined to the prefix does not allow it.
+        try:
+            _ = yield from list_page(List(self._root, max_keys=1))
+        except BucketNotFound:
+            if not create_bucket:
+                raise
+        else:
             return
-        if not create_bucket:
-            raise BucketNotFound(
-                f"bucket {self.bucket!r} does not exist here; make it, or call setup(create_bucket=True), "
-                "or check the region, the endpoint and the account."
-            )
         _ = yield [CreateBucket()]
 
     def _get_plan(self, config: RunnableConfig) -> Plan[CheckpointTuple | None]:

@@ -121,8 +121,10 @@ class S3Saver(Operations):
     def setup(self, *, create_bucket: bool = False) -> None:
         """Check that the bucket can be reached. Nobody has to call it; calling it again does no harm.
 
+        One round trip: a LIST of one key below the prefix, which the policy of any reader allows.
+
         Args:
-            create_bucket: Make the bucket if it does not exist. One more request.
+            create_bucket: Make the bucket if it does not exist. One more round trip, and s3:CreateBucket is needed.
 
         Raises:
             BucketNotFound: There is no such bucket.
