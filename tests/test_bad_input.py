@@ -244,9 +244,12 @@ def test_a_checkpoint_without_a_proper_id_is_refused(s3: FakeS3, id: Any) -> Non
 def test_values_that_cannot_be_serialised_are_refused(s3: FakeS3) -> None:
     saver = make_saver(s3)
     versions: dict[str, str | int | float] = {"a": "1", "b": "1"}
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"^channel 'b' of thread 't' cannot be stored \(.*function\); keep it out"):
         saver.put(LATEST, checkpoint(IDS[9], {"a": LARGE, "b": make_saver}, versions), {}, versions)
-    with pytest.raises(TypeError):
+    metadata: Any = {"tool": make_saver}
+    with pytest.raises(TypeError, match=r"^the metadata of a checkpoint of thread 't' cannot be stored"):
+        saver.put(LATEST, checkpoint(IDS[9], {"a": LARGE}, {"a": "1"}), metadata, {"a": "1"})
+    with pytest.raises(TypeError, match=r"^the write to channel 'b' of thread 't' cannot be stored"):
         saver.put_writes(at(IDS[7]), [("a", LARGE), ("b", make_saver)], "task")
 
 

@@ -125,8 +125,11 @@ class Operations(BaseCheckpointSaver[str]):
     def _draft(
         self, at: Address, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> Draft:
-        serialize = self._serialize
         values = checkpoint["channel_values"]
+
+        def serialize(name: str) -> Typed:
+            return self._serialize(values[name], f"channel {name!r} of thread {at.thread!r}")
+
         versions = checkpoint["channel_versions"]
         state = {key: value for key, value in checkpoint.items() if key != "channel_values"}
         run = metadata.get("run_id")
@@ -136,16 +139,16 @@ class Operations(BaseCheckpointSaver[str]):
             id=text_of(checkpoint["id"], "checkpoint['id']"),
             parent=at.id,
             run=None if run is None else str(run),
-            state=serialize(state),
-            metadata=serialize(dict(metadata)),
+            state=self._serialize(state, f"a checkpoint of thread {at.thread!r}"),
+            metadata=self._serialize(dict(metadata), f"the metadata of a checkpoint of thread {at.thread!r}"),
             stored={
-                name: (version, serialize(values[name]))
+                name: (version, serialize(name))
                 for name, version in new_versions.items()
                 if name in values and name in versions
             },
             inherited={name: version for name, version in versions.items() if name not in new_versions},
             channels=list(versions),
-            in_hand=cache(lambda name: serialize(values[name]) if name in values else None),
+            in_hand=cache(lambda name: serialize(name) if name in values else None),
             deltas=_deltas(metadata),
         )
 
@@ -164,7 +167,11 @@ class Operations(BaseCheckpointSaver[str]):
             stamp=self._memory.next_stamp(self._clock()),
             nonce=f"{int(self._random() * (1 << 32)):08x}",
             writes=[
-                (write_index(position, channel), channel, self._serialize(value))
+                (
+                    write_index(position, channel),
+                    channel,
+                    self._serialize(value, f"the write to channel {channel!r} of thread {at.thread!r}"),
+                )
                 for position, (channel, value) in enumerate(writes)
             ],
         )
@@ -232,8 +239,11 @@ class Operations(BaseCheckpointSaver[str]):
         """The serializer of this moment: the attribute may be replaced at any time."""
         return compressing(self.serde, self._codec.level, self._codec.limit)
 
-    def _serialize(self, value: Any) -> Typed:
-        name, data = self._serializer().dumps_typed(value)
+    def _serialize(self, value: Any, what: str) -> Typed:
+        try:
+            name, data = self._serializer().dumps_typed(value)
+        except TypeError as error:  # the same class as from any other saver, but it says where to look
+            raise TypeError(f"{what} cannot be stored ({error}); keep it out of the state or pass a serde.") from error
         return name, bytes(data)  # a bytearray would still be the caller's to change
 
     def _tuple(self, thread: str, loaded: Loaded) -> CheckpointTuple:
