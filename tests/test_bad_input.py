@@ -331,6 +331,23 @@ def test_bad_connection_strings_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "s3://key:secret@bucket/p",
+        "s3://secret@bucket",
+        "s3://bucket:9000/p",
+        "s3://key:se/cret@bucket",
+        "s3://key:se#cret@bucket",
+        "postgresql://user:secret@host/db",
+    ],
+)
+def test_a_password_in_a_connection_string_is_refused_and_not_told(text: str) -> None:
+    with pytest.raises(InvalidInput, match="connection string") as caught, S3Saver.from_conn_string(text):
+        pass
+    assert not any(part in str(caught.value) for part in ("secret", "cret", "9000"))
+
+
+@pytest.mark.parametrize(
     ("text", "prefix"),
     [
         ("s3://bucket", ""),

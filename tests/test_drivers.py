@@ -654,7 +654,12 @@ def test_a_missing_bucket(make: Maker, request_: Request) -> None:
         (failure("InvalidObjectState", 403), StorageError, "archived"),
         (failure("InternalError", 500), StorageError, "S3 failed"),
         (failure("InvalidRequest", 400), StorageError, "S3 refused"),
-        (failure("404", 404), StorageError, "S3 refused"),
+        (failure("404", 404), StorageError, "without S3's reason .* check that the endpoint is that of an S3 server"),
+        (failure("400", 400, "Bad Request"), StorageError, "without S3's reason"),
+        (failure("RequestTimeTooSkewed", 403), AccessDenied, "clock is wrong .*; set it"),
+        (failure("KMS.NotFoundException", 400), StorageError, "KMS key .*kms:GenerateDataKey and kms:Decrypt"),
+        (failure("KMS.DisabledException", 403), StorageError, "KMS key"),
+        (RecursionError("redirects in circles"), StorageError, "check endpoint"),
         (EndpointConnectionError(endpoint_url="http://x"), StorageError, "could not be reached"),
         (ParamValidationError(report="two\nlines"), InvalidInput, "two lines"),
     ],
@@ -689,8 +694,17 @@ def test_no_credentials(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_bad_bucket_name(make: Maker) -> None:
-    with pytest.raises(InvalidInput, match="Invalid bucket name"):
+    with pytest.raises(InvalidInput, match='Invalid bucket name "no/bucket"') as caught:
         make("no/bucket").run(put("k", b""))
+    assert "regex" not in str(caught.value)
+
+
+def test_a_password_in_the_endpoint_is_not_told(make: Maker, scripted: Maker) -> None:
+    url = "http://user:secret@not an address"
+    for driver in (make(endpoint_url=url), scripted(EndpointConnectionError(endpoint_url=url))):
+        with pytest.raises(S3SaverError, match="http://not an address") as caught:
+            driver.run(put("k", b""))
+        assert "secret" not in str(caught.value)
 
 
 PAGE = b"<html><body><br>It works!</body></html>"
@@ -708,12 +722,14 @@ XHTML = b"<html><body>It works!</body></html>"
         ((200, {}, PAGE), lambda: list_all("")),
         ((200, {}, XHTML), lambda: list_all("")),
         ((200, {}, b""), lambda: list_all("")),
+        ((400, {}, b""), lambda: list_all("")),
+        ((301, {}, b""), lambda: list_all("")),
     ],
 )
 def test_a_server_that_is_not_s3_does_not_pass_for_a_bucket(
     web: WebServer, answer: Answer, plan: Callable[[], Plan[Any]]
 ) -> None:
-    web.answers = [answer] * 5
+    web.answers = [answer] * 1000
     with pytest.raises(StorageError):
         web.driver.run(plan())
     gc.collect()

@@ -6,6 +6,7 @@ It does no I/O and waits for nothing, so that any driver over botocore can use i
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -56,8 +57,11 @@ PAUSES = (0.05, 0.2, 0.5)
 CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 """S3 saw two writers at once and decided for neither: worth repeating."""
 
-FAILURES = (BotoCoreError, ResponseParserError)
-"""Whatever a call may raise that S3 did not say. A server that is not S3 answers in no known format (the latter)."""
+FAILURES = (BotoCoreError, ResponseParserError, RecursionError)
+"""Whatever a call may raise that S3 did not say.
+
+A server that is not S3 answers in no known format, or redirects without a region, after which botocore runs in circles.
+"""
 
 CUT = (BotoCoreError, HTTPError, OSError)
 """Whatever reading a body may raise."""
@@ -126,6 +130,16 @@ _ELSEWHERE = _Verdict(StorageError, "the bucket is in another region", "pass its
 _THROTTLED = _Verdict(StorageError, "S3 throttles requests", "repeat the operation later or lower max_concurrency")
 _FAILED = _Verdict(StorageError, "S3 failed", "the operation can be repeated safely")
 _REFUSED = _Verdict(StorageError, "S3 refused the request", "look up the code in S3's list of error responses")
+_UNEXPLAINED = _Verdict(
+    StorageError,
+    "the server refused the request without S3's reason",
+    "check that the endpoint is that of an S3 server",
+)
+_NO_KEY = _Verdict(
+    StorageError,
+    "the KMS key cannot be used",
+    "check that it is enabled in the bucket's region, and that the policy allows kms:GenerateDataKey and kms:Decrypt",
+)
 _UNREACHED = _Verdict(
     StorageError,
     "S3 could not be reached or gave no proper answer",
@@ -146,6 +160,9 @@ _BY_CODE = {
     "ExpiredToken": _DENIED,
     "InvalidToken": _DENIED,
     "TokenRefreshRequired": _DENIED,
+    "RequestTimeTooSkewed": _Verdict(
+        AccessDenied, "this machine's clock is wrong", "set it: S3 allows a difference of 15 minutes"
+    ),
     "PermanentRedirect": _ELSEWHERE,
     "AuthorizationHeaderMalformed": _ELSEWHERE,
     "IllegalLocationConstraintException": _ELSEWHERE,
@@ -185,19 +202,24 @@ def _status_of(error: ClientError) -> int:
 
 def _verdict(error: Exception) -> _Verdict:
     if isinstance(error, ClientError):
-        status = _status_of(error)
-        return _BY_CODE.get(code_of(error)) or _BY_STATUS.get(status, _FAILED if status >= 500 else _REFUSED)
+        code, status = code_of(error), _status_of(error)
+        if code.startswith("KMS."):
+            return _NO_KEY
+        other = _FAILED if status >= 500 else _UNEXPLAINED if code in ("", str(status)) else _REFUSED
+        return _BY_CODE.get(code) or _BY_STATUS.get(status, other)
     if isinstance(error, _NO_CREDENTIALS):
         return _DENIED
     return _INVALID if isinstance(error, ParamValidationError | ValidationError) else _UNREACHED
 
 
 def details_of(error: Exception) -> str:
-    """Return what S3 or botocore said, on one line."""
+    """Return what S3 or botocore said, on one line, without the password of a URL and the patterns of names."""
     if not isinstance(error, ClientError):
         text = str(error) or type(error).__name__
     else:
         text = f"{code_of(error)}, HTTP {_status_of(error)}: {_message_of(error)}"
+    text = re.sub(r"://[^/@\s]*@", "://", text)
+    text = re.sub(r"(Invalid bucket name [^\n]*?): Bucket name must match[^\n]*", r"\1", text)
     return " ".join(text.split()).rstrip(".: ")
 
 
