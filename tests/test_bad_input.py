@@ -214,6 +214,12 @@ def test_an_unknown_strategy_is_refused(s3: FakeS3, strategy: Any) -> None:
         make_saver(s3).prune(["t"], strategy=strategy)
 
 
+@pytest.mark.parametrize("limit", ["2", 2.0, b"2"])
+def test_a_limit_is_a_whole_number(s3: FakeS3, limit: Any) -> None:
+    with pytest.raises(InvalidInput, match="limit has to be a whole number"):
+        list(make_saver(s3).list(LATEST, limit=limit))
+
+
 @pytest.mark.parametrize("config", [LATEST, at(None), at("")])
 def test_writes_belong_to_a_checkpoint(s3: FakeS3, config: RunnableConfig) -> None:
     with pytest.raises(InvalidInput, match="checkpoint_id"):
@@ -276,14 +282,14 @@ def test_ids_that_have_a_text_are_taken_by_it(thread: Any) -> None:
 # -- options ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bucket", ["", "a/b", "/", "bucket/"])
-def test_strange_buckets_are_refused(bucket: str) -> None:
+@pytest.mark.parametrize("bucket", ["", "a/b", "/", "bucket/", "a b", "b:1", "arn:aws:s3:::b", "é", "b\n", 5, None])
+def test_strange_buckets_are_refused(bucket: Any) -> None:
     with pytest.raises(InvalidInput, match="bucket"):
         S3Saver(bucket)
 
 
-@pytest.mark.parametrize("prefix", ["a//b", ".", "a/../b", "x" * 201, "\ud800"])
-def test_strange_prefixes_are_refused(prefix: str) -> None:
+@pytest.mark.parametrize("prefix", ["a//b", ".", "a/../b", "x" * 201, "\ud800", None, b"p", ["p"]])
+def test_strange_prefixes_are_refused(prefix: Any) -> None:
     with pytest.raises(InvalidInput, match="prefix"):
         S3Saver("bucket", prefix)
 
@@ -292,7 +298,11 @@ def test_strange_prefixes_are_refused(prefix: str) -> None:
     "options",
     [
         {"inline_threshold": -1},
+        {"inline_threshold": "1"},
         {"max_object_bytes": 0},
+        {"max_object_bytes": 1.5},
+        {"compression_level": "3"},
+        {"max_concurrency": "8"},
         {"max_object_bytes": -1},
         {"compression_level": 0},
         {"compression_level": 23},
@@ -323,9 +333,11 @@ def test_bad_options_are_refused(options: dict[str, Any]) -> None:
         "s3://bucket/p?region=eu-west-1",
         "s3://bucket/a//b",
         "s3://bucket/../p",
+        None,
+        5,
     ],
 )
-def test_bad_connection_strings_are_refused(text: str) -> None:
+def test_bad_connection_strings_are_refused(text: Any) -> None:
     with pytest.raises(InvalidInput), S3Saver.from_conn_string(text):
         pass
 

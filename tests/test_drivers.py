@@ -296,7 +296,7 @@ def test_put_object_args_are_known_to_both_operations(client: S3Client, operatio
 # --- Options, client and pool -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{"max_concurrency": 0}, {"addressing_style": "odd"}])
+@pytest.mark.parametrize("options", [{"max_concurrency": 0}, {"max_concurrency": "8"}, {"addressing_style": "odd"}])
 def test_bad_options_are_refused_at_once(new: Maker, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(options))):
         new("bucket", **options)
@@ -633,7 +633,9 @@ def test_keys_that_could_not_be_deleted_are_an_error(scripted: Maker) -> None:
     "request_", [Get("k"), Put("k", b""), Put("k", b"", '"e"'), List("k"), Delete(["k"]), Copy("k", "l")]
 )
 def test_a_missing_bucket(make: Maker, request_: Request) -> None:
-    with pytest.raises(BucketNotFound, match=r"s3://missing-bucket/k.*NoSuchBucket.*setup\(create_bucket=True\)"):
+    with pytest.raises(
+        BucketNotFound, match=r"s3://missing-bucket/k.*NoSuchBucket.*; check endpoint, .*setup\(create_bucket=True\)"
+    ):
         make("missing-bucket").run(ask(request_))
 
 

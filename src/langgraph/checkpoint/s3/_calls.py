@@ -409,6 +409,8 @@ def config_options(endpoint_url: str | None, max_concurrency: int, addressing_st
     Raises:
         InvalidInput: One of them is not valid.
     """
+    if not isinstance(max_concurrency, int):
+        raise InvalidInput(f"max_concurrency has to be a whole number, not {max_concurrency!r}.")
     if max_concurrency < 1:
         raise InvalidInput(f"max_concurrency must be at least 1, not {max_concurrency}.")
     if addressing_style not in (None, "path", "virtual"):

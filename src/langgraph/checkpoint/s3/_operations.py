@@ -7,6 +7,7 @@ Here a `RunnableConfig` becomes keys, a checkpoint becomes a draft, and what was
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -42,6 +43,9 @@ INLINE_THRESHOLD = 32 * 1024
 COMPRESSION_LEVEL = 3
 MAX_OBJECT_BYTES = 1 << 30
 
+_BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
+"""A bucket's name, as freely as botocore takes it: old buckets and other servers do not keep to S3's rules of today."""
+
 
 class Address(NamedTuple):
     """What a config points at."""
@@ -66,15 +70,21 @@ class Operations(BaseCheckpointSaver[str]):
         max_object_bytes: int,
     ) -> None:
         super().__init__(serde=serde)
-        if not bucket or "/" in bucket:
-            raise InvalidInput(f"bucket {bucket!r} is not the name of a bucket; give the prefix apart from it.")
+        if not _is_bucket(bucket):
+            raise InvalidInput(
+                f"bucket {bucket!r} is not the name of a bucket (letters, digits, '.', '-' and '_'); "
+                "give the prefix apart from it, and no ARN."
+            )
+        _check_number("inline_threshold", inline_threshold)
+        _check_number("max_object_bytes", max_object_bytes)
+        _check_number("compression_level", compression_level)
         if inline_threshold < 0 or max_object_bytes <= 0:
             raise InvalidInput("inline_threshold and max_object_bytes are numbers of bytes, and positive.")
         if not 1 <= compression_level <= 22:
             raise InvalidInput(f"compression_level {compression_level!r} is not a zstd level (1 to 22).")
         self.bucket = bucket
-        self.prefix = prefix.strip("/")
-        self._root = root_of(prefix)
+        self._root = root_of(text_of(prefix, "prefix"))
+        self.prefix = self._root.rstrip("/")
         self._codec = Codec(bucket, compression_level, max_object_bytes)
         self._settings = Settings(inline_threshold, manifest)
         self._memory = Memory()
@@ -185,6 +195,8 @@ class Operations(BaseCheckpointSaver[str]):
         limit: int | None,
     ) -> Walk:
         """A listing that has not begun."""
+        if limit is not None:
+            _check_number("limit", limit)
         serde = self._serializer()
         thread = ns = checkpoint_id = None
         if config is not None:
@@ -320,6 +332,15 @@ def text_of(it: object, name: str) -> str:
     if it is None or isinstance(it, (bytes, bytearray, bool, float)) or hasattr(it, "__iter__"):
         raise InvalidInput(f"{name} is a {type(it).__name__}; it has to be a string, an integer or a UUID.")
     return str(it)
+
+
+def _is_bucket(it: object) -> bool:
+    return isinstance(it, str) and _BUCKET.fullmatch(it) is not None
+
+
+def _check_number(name: str, it: object) -> None:
+    if not isinstance(it, int):
+        raise InvalidInput(f"{name} has to be a whole number, not {it!r}.")
 
 
 def _sequence(ids: Sequence[str], name: str) -> Iterator[str]:

@@ -37,7 +37,7 @@ class S3Saver(Operations):
     threads.
 
     Args:
-        bucket: The bucket's name.
+        bucket: The bucket's name. The ARN of an access point is refused.
         prefix: Where in the bucket to keep everything, such as "agents/prod"; at most 200 bytes.
         client: A boto3 S3 client to use; it is never closed here. By default one is made on first use.
         endpoint_url: Another server that speaks S3. Checksums are then sent only where S3 requires
