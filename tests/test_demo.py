@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 LINES = [
@@ -29,16 +31,37 @@ LINES = [
 ]
 
 
-def test_the_demo_shows_what_it_claims() -> None:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("DEMO_")}
-    run = subprocess.run(
+def run_demo(**env: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DEMO_")}
+    return subprocess.run(
         [sys.executable, "-W", "error", ROOT / "examples" / "demo.py"],
-        env={**env, "PYTHONPATH": str(ROOT / "src")},
+        env={**inherited, "PYTHONPATH": str(ROOT / "src"), **env},
         capture_output=True,
         text=True,
         timeout=120,
     )
+
+
+def test_the_demo_shows_what_it_claims() -> None:
+    run = run_demo()
     assert (run.returncode, run.stderr) == (0, "")
     lines = iter(run.stdout.splitlines())
     for expected in LINES:  # in this order
         assert any(re.fullmatch(expected, line) for line in lines), f"no line {expected!r} in:\n{run.stdout}"
+
+
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        (
+            {"DEMO_BUCKET": "no-such-bucket"},
+            r"ListObjectsV2 s3://no-such-bucket/demo-\w+/: the bucket does not exist .*",
+        ),
+        ({"DEMO_ENDPOINT_URL": "localhost:9000"}, "No S3 client can be made .*; check endpoint_url, .*"),
+        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "ListObjectsV2 .*: access was denied .*"),
+    ],
+)
+def test_the_demo_says_in_one_line_why_it_cannot_begin(env: dict[str, str], line: str, moto_endpoint: str) -> None:
+    run = run_demo(**{"DEMO_ENDPOINT_URL": moto_endpoint, **env})
+    assert (run.returncode, run.stdout) == (1, "")
+    assert re.fullmatch(line + r"\.\n", run.stderr)
