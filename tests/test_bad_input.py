@@ -606,6 +606,35 @@ def test_a_missing_ancestor_is_named(filled: FakeS3, name: str, number: int) -> 
     assert s3.snapshot() == before
 
 
+def test_without_its_newest_checkpoint_a_thread_goes_on_from_the_one_before(filled: FakeS3) -> None:
+    """What docs/operations.md tells to do with a thread that cannot be read."""
+    s3 = filled.copy()
+    for key in s3.keys(namespace("p/", "t", "").folder(IDS[7])):
+        del s3[key]
+    saver = make_saver(s3)
+    before = make_saver(filled.copy()).list(LATEST, before=at(IDS[7]))
+    found = saver.get_tuple(LATEST)
+    assert found is not None
+    assert found == next(before)
+    put(saver, 7, {"doc": LARGE, "n": 7}, ["n"], 7, "t")
+    saver.prune(["t"])
+    assert [it.config for it in saver.list(LATEST)] == [at(IDS[7])]
+    assert saver.get_delta_channel_history(config=LATEST, channels=["log"])["log"]["writes"]
+
+
+@pytest.mark.parametrize("name", ["get_tuple", "list"])
+def test_without_a_damaged_write_batch_its_checkpoint_is_whole(filled: FakeS3, name: str) -> None:
+    s3 = filled.copy()
+    (batch,) = s3.keys(namespace("p/", "t", "").writes(IDS[7]))
+    s3[batch] = b"damaged"
+    with pytest.raises(CorruptObject, match=r"docs/operations\.md"):
+        READS[name](make_saver(s3))
+    del s3[batch]
+    assert READS["get_tuple"](make_saver(s3)) == READS["get_tuple"](make_saver(filled.copy()))._replace(
+        pending_writes=[]
+    )
+
+
 def test_a_manifest_too_large_to_read_does_not_matter(filled: FakeS3) -> None:
     """A saver with a higher limit left it, and the checkpoint it is a copy of is no longer the newest."""
     s3 = filled.copy()
