@@ -4,7 +4,8 @@
     DEMO_BUCKET=my-bucket python examples/demo.py                      on AWS, with the credentials of AWS_*
     DEMO_ENDPOINT_URL=http://localhost:9000 python examples/demo.py    on another server that speaks S3
 
-Everything goes under a fresh prefix, which is deleted at the end.
+Everything goes under a fresh prefix, which is deleted at the end. Without DEMO_BUCKET, another server gets a bucket
+"s3saver-demo", which stays.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from langgraph.checkpoint.s3 import S3Saver, Stats
+from langgraph.checkpoint.s3 import S3Saver, S3SaverError, Stats
 
 # -- an agent as anyone would write it; only its model is played -----------------------------------
 
@@ -255,9 +256,12 @@ def main() -> None:
         endpoint = simulated_s3()
     query = f"?{urlencode({'endpoint_url': endpoint})}" if endpoint else ""
     url = f"s3://{bucket or 's3saver-demo'}/demo-{secrets.token_hex(4)}{query}"
-    client = boto3.client("s3", endpoint_url=endpoint)
     with S3Saver.from_conn_string(url) as saver:
-        saver.setup(create_bucket=not bucket)
+        try:
+            saver.setup(create_bucket=not bucket)
+        except S3SaverError as error:  # no bucket, no server, no credentials: it says what to do
+            sys.exit(str(error))
+        client = boto3.client("s3", endpoint_url=endpoint)
         try:
             demo(saver, client, url)
         finally:

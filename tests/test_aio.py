@@ -55,7 +55,7 @@ async def put(saver: AsyncS3Saver, number: int, thread: str = "thread", **values
 def bucket(moto_endpoint: str) -> str:
     """An empty bucket on moto's server."""
     bucket = f"aio-{next(BUCKETS)}"
-    _ = boto3.client("s3", endpoint_url=moto_endpoint).create_bucket(Bucket=bucket)
+    _ = boto3.session.Session().client("s3", endpoint_url=moto_endpoint).create_bucket(Bucket=bucket)
     return bucket
 
 

@@ -22,7 +22,6 @@ from langgraph.checkpoint.s3._requests import (
     CreateBucket,
     Delete,
     Get,
-    HeadBucket,
     List,
     Page,
     Plan,
@@ -203,12 +202,12 @@ def test_a_key_has_1_to_1024_bytes(key: str) -> None:
 
 def test_a_missing_bucket() -> None:
     s3 = FakeS3(exists=False)
-    assert s3.apply(HeadBucket()) is False
     with pytest.raises(BucketNotFound):
         s3.apply(Get("k"))
+    assert not s3.exists
     s3.apply(CreateBucket())
     s3.apply(CreateBucket())
-    assert s3.apply(HeadBucket()) is True
+    assert s3.exists
     assert s3.apply(Get("k")) is None
 
 

@@ -7,7 +7,7 @@ import io
 from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias
 
-from langgraph.checkpoint.s3._requests import ABSENT, Copy, CreateBucket, Delete, Get, HeadBucket, List, Put, Stored
+from langgraph.checkpoint.s3._requests import ABSENT, Copy, CreateBucket, Delete, Get, List, Put, Stored
 from tests.support.drivers import AsyncBody, failure
 from tests.support.fake_s3 import FakeS3
 
@@ -65,11 +65,6 @@ class FakeClient:
     async def copy_object(self, *, Bucket: str, Key: str, CopySource: dict[str, str]) -> dict[str, Any]:
         if not await self._perform(Copy(CopySource["Key"], Key)):
             raise failure("NoSuchKey", 404)
-        return {}
-
-    async def head_bucket(self, *, Bucket: str) -> dict[str, Any]:
-        if not await self._perform(HeadBucket()):
-            raise failure("404", 404)
         return {}
 
     async def create_bucket(self, *, Bucket: str) -> dict[str, Any]:

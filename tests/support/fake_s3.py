@@ -22,7 +22,6 @@ from langgraph.checkpoint.s3._requests import (
     Delete,
     Entry,
     Get,
-    HeadBucket,
     List,
     Page,
     Plan,
@@ -129,7 +128,7 @@ class FakeS3:
     def apply(self, request: Request) -> Any:
         """Let one request take effect and return its reply."""
         with self.lock:
-            if not self.exists and not isinstance(request, HeadBucket | CreateBucket):
+            if not self.exists and not isinstance(request, CreateBucket):
                 raise BucketNotFound(f"no bucket for {request}")
             self.log.append(request)
             if isinstance(request, Get):
@@ -143,8 +142,6 @@ class FakeS3:
                 return self._delete(request)
             if isinstance(request, Copy):
                 return self._copy(request)
-            if isinstance(request, HeadBucket):
-                return self.exists
             assert isinstance(request, CreateBucket), request
             self.exists = True
             return None

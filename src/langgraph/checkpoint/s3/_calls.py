@@ -6,6 +6,7 @@ It does no I/O and waits for nothing, so that any driver over botocore can use i
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,7 +33,6 @@ from langgraph.checkpoint.s3._requests import (
     Delete,
     Entry,
     Get,
-    HeadBucket,
     List,
     Page,
     Put,
@@ -61,8 +61,11 @@ hold an operation up for five minutes where nobody answers; S3 itself takes seco
 CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 """S3 saw two writers at once and decided for neither: worth repeating."""
 
-FAILURES = (BotoCoreError, ResponseParserError)
-"""Whatever a call may raise that S3 did not say. A server that is not S3 answers in no known format (the latter)."""
+FAILURES = (BotoCoreError, ResponseParserError, RecursionError)
+"""Whatever a call may raise that S3 did not say.
+
+A server that is not S3 answers in no known format, or redirects without a region, after which botocore runs in circles.
+"""
 
 CUT = (BotoCoreError, HTTPError, OSError)
 """Whatever reading a body may raise."""
@@ -102,7 +105,6 @@ _METHODS: dict[type[Request], str] = {
     List: "list_objects_v2",
     Delete: "delete_objects",
     Copy: "copy_object",
-    HeadBucket: "head_bucket",
     CreateBucket: "create_bucket",
 }
 
@@ -116,17 +118,32 @@ class _Verdict(NamedTuple):
 
 
 _MISSING = _Verdict(
-    BucketNotFound, "the bucket does not exist", "make it with setup(create_bucket=True) or check region and endpoint"
+    BucketNotFound,
+    "the bucket does not exist",
+    "check endpoint, region and account, or make it with setup(create_bucket=True)",
 )
 _DENIED = _Verdict(
     AccessDenied,
     "access was denied",
     "check the credentials, and that the policy allows s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket",
 )
+_MAY_NOT_MAKE = _Verdict(
+    AccessDenied, "access was denied", "check the credentials, and that the policy allows s3:CreateBucket"
+)
 _ELSEWHERE = _Verdict(StorageError, "the bucket is in another region", "pass its region as region_name")
 _THROTTLED = _Verdict(StorageError, "S3 throttles requests", "repeat the operation later or lower max_concurrency")
 _FAILED = _Verdict(StorageError, "S3 failed", "the operation can be repeated safely")
 _REFUSED = _Verdict(StorageError, "S3 refused the request", "look up the code in S3's list of error responses")
+_UNEXPLAINED = _Verdict(
+    StorageError,
+    "the server refused the request without S3's reason",
+    "check that the endpoint is that of an S3 server",
+)
+_NO_KEY = _Verdict(
+    StorageError,
+    "the KMS key cannot be used",
+    "check that it is enabled in the bucket's region, and that the policy allows kms:GenerateDataKey and kms:Decrypt",
+)
 _UNREACHED = _Verdict(
     StorageError,
     "S3 could not be reached or gave no proper answer",
@@ -147,6 +164,9 @@ _BY_CODE = {
     "ExpiredToken": _DENIED,
     "InvalidToken": _DENIED,
     "TokenRefreshRequired": _DENIED,
+    "RequestTimeTooSkewed": _Verdict(
+        AccessDenied, "this machine's clock is wrong", "set it: S3 allows a difference of 15 minutes"
+    ),
     "PermanentRedirect": _ELSEWHERE,
     "AuthorizationHeaderMalformed": _ELSEWHERE,
     "IllegalLocationConstraintException": _ELSEWHERE,
@@ -186,19 +206,24 @@ def _status_of(error: ClientError) -> int:
 
 def _verdict(error: Exception) -> _Verdict:
     if isinstance(error, ClientError):
-        status = _status_of(error)
-        return _BY_CODE.get(code_of(error)) or _BY_STATUS.get(status, _FAILED if status >= 500 else _REFUSED)
+        code, status = code_of(error), _status_of(error)
+        if code.startswith("KMS."):
+            return _NO_KEY
+        other = _FAILED if status >= 500 else _UNEXPLAINED if code in ("", str(status)) else _REFUSED
+        return _BY_CODE.get(code) or _BY_STATUS.get(status, other)
     if isinstance(error, _NO_CREDENTIALS):
         return _DENIED
     return _INVALID if isinstance(error, ParamValidationError | ValidationError) else _UNREACHED
 
 
 def details_of(error: Exception) -> str:
-    """Return what S3 or botocore said, on one line."""
+    """Return what S3 or botocore said, on one line, without the password of a URL and the patterns of names."""
     if not isinstance(error, ClientError):
         text = str(error) or type(error).__name__
     else:
         text = f"{code_of(error)}, HTTP {_status_of(error)}: {_message_of(error)}"
+    text = re.sub(r"://[^/@\s]*@", "://", text)
+    text = re.sub(r"(Invalid bucket name [^\n]*?): Bucket name must match[^\n]*", r"\1", text)
     return " ".join(text.split()).rstrip(".: ")
 
 
@@ -286,7 +311,7 @@ class Calls:
                 return _page(answer)
             case Delete():
                 return self._deleted(request, answer)
-            case Copy() | HeadBucket():
+            case Copy():
                 return True
         return None
 
@@ -307,15 +332,16 @@ class Calls:
                 return Stored.UNSUPPORTED
             case Copy() if _is_missing_key(error):
                 return False
-            case HeadBucket() if _status_of(error) == 404:
-                return False
             case CreateBucket() if code_of(error) == "BucketAlreadyOwnedByYou":
                 return None
         raise self.explain(request, error) from error
 
     def explain(self, request: Request, error: Exception) -> S3SaverError:
         """Return the error of ours that says what one of botocore's means."""
-        return self._error(request, _verdict(error), details_of(error))
+        verdict = _verdict(error)
+        if verdict is _DENIED and isinstance(request, CreateBucket):
+            verdict = _MAY_NOT_MAKE
+        return self._error(request, verdict, details_of(error))
 
     def broken(self, request: Request, error: Exception) -> S3SaverError:
         """Return the error for a body that could not be read, however often it was asked for."""
@@ -387,6 +413,8 @@ def config_options(endpoint_url: str | None, max_concurrency: int, addressing_st
     Raises:
         InvalidInput: One of them is not valid.
     """
+    if not isinstance(max_concurrency, int):
+        raise InvalidInput(f"max_concurrency has to be a whole number, not {max_concurrency!r}.")
     if max_concurrency < 1:
         raise InvalidInput(f"max_concurrency must be at least 1, not {max_concurrency}.")
     if addressing_style not in (None, "path", "virtual"):

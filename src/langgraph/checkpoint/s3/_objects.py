@@ -364,7 +364,7 @@ class Codec:
 
 
 _ADVICE: Mapping[type[Exception], str] = {
-    CorruptObject: "Restore an earlier version of the object, or delete it with what depends on it.",
+    CorruptObject: "Restore an earlier version of it, or see 'A thread that cannot be read' in docs/operations.md.",
     UnsupportedFormat: "Upgrade langgraph-checkpoint-s3saver to read it.",
     ObjectTooLarge: "If it is wanted, raise max_object_bytes.",
 }

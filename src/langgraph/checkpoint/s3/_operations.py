@@ -7,6 +7,7 @@ Here a `RunnableConfig` becomes keys, a checkpoint becomes a draft, and what was
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -33,7 +34,7 @@ from langgraph.checkpoint.s3._plans.prune import delete_runs_plan, prune_thread_
 from langgraph.checkpoint.s3._plans.read import Loaded, get_exact_plan, get_latest_plan
 from langgraph.checkpoint.s3._plans.threads import copy_thread_plan, delete_thread_plan
 from langgraph.checkpoint.s3._plans.write import Draft, Settings, put_plan, put_writes_plan
-from langgraph.checkpoint.s3._requests import CreateBucket, HeadBucket, Plan
+from langgraph.checkpoint.s3._requests import CreateBucket, List, Plan, list_page
 from langgraph.checkpoint.s3._rules import matches, run_goes_on, stops_run, write_index
 from langgraph.checkpoint.s3._values import Typed, compressing
 from langgraph.checkpoint.s3.errors import BucketNotFound, InvalidInput
@@ -44,6 +45,9 @@ Manifest: TypeAlias = Literal["auto", "always", "never"]
 INLINE_THRESHOLD = 32 * 1024
 COMPRESSION_LEVEL = 3
 MAX_OBJECT_BYTES = 1 << 30
+
+_BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
+"""A bucket's name, as freely as botocore takes it: old buckets and other servers do not keep to S3's rules of today."""
 
 
 class Address(NamedTuple):
@@ -69,8 +73,14 @@ class Operations(BaseCheckpointSaver[str]):
         max_object_bytes: int,
     ) -> None:
         super().__init__(serde=serde)
-        if not bucket or "/" in bucket:
-            raise InvalidInput(f"bucket {bucket!r} is not the name of a bucket; give the prefix apart from it.")
+        if not _is_bucket(bucket):
+            raise InvalidInput(
+                f"bucket {bucket!r} is not the name of a bucket (letters, digits, '.', '-' and '_'); "
+                "give the prefix apart from it, and no ARN."
+            )
+        _check_number("inline_threshold", inline_threshold)
+        _check_number("max_object_bytes", max_object_bytes)
+        _check_number("compression_level", compression_level)
         if inline_threshold < 0 or max_object_bytes <= 0:
             raise InvalidInput("inline_threshold and max_object_bytes are numbers of bytes, and positive.")
         if not 1 <= compression_level <= 22:
@@ -78,8 +88,8 @@ class Operations(BaseCheckpointSaver[str]):
         if manifest not in ("auto", "always", "never", True, False):
             raise InvalidInput(f"manifest must be 'auto', 'always' or 'never', not {manifest!r}.")
         self.bucket = bucket
-        self.prefix = prefix.strip("/")
-        self._root = root_of(prefix)
+        self._root = root_of(text_of(prefix, "prefix"))
+        self.prefix = self._root.rstrip("/")
         self._codec = Codec(bucket, compression_level, max_object_bytes)
         self._settings = Settings(inline_threshold)
         self._manifest: Manifest = manifest if isinstance(manifest, str) else "always" if manifest else "never"
@@ -90,14 +100,15 @@ class Operations(BaseCheckpointSaver[str]):
     # -- plans -------------------------------------------------------------------------------------
 
     def _setup_plan(self, create_bucket: bool) -> Plan[None]:
-        (there,) = yield [HeadBucket()]
-        if there:
+        # Not HeadBucket: its answers have no body, by which to know an S3 server and the reason of a refusal; and a
+        # policy that is confined to the prefix does not allow it.
+        try:
+            _ = yield from list_page(List(self._root, max_keys=1))
+        except BucketNotFound:
+            if not create_bucket:
+                raise
+        else:
             return
-        if not create_bucket:
-            raise BucketNotFound(
-                f"bucket {self.bucket!r} does not exist here; make it, or call setup(create_bucket=True), "
-                "or check the region, the endpoint and the account."
-            )
         _ = yield [CreateBucket()]
 
     def _get_plan(self, config: RunnableConfig) -> Plan[CheckpointTuple | None]:
@@ -131,8 +142,11 @@ class Operations(BaseCheckpointSaver[str]):
     def _draft(
         self, at: Address, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> Draft:
-        serialize = self._serialize
         values = checkpoint["channel_values"]
+
+        def serialize(name: str) -> Typed:
+            return self._serialize(values[name], f"channel {name!r} of thread {at.thread!r}")
+
         versions = checkpoint["channel_versions"]
         state = {key: value for key, value in checkpoint.items() if key != "channel_values"}
         run = metadata.get("run_id")
@@ -142,16 +156,16 @@ class Operations(BaseCheckpointSaver[str]):
             id=text_of(checkpoint["id"], "checkpoint['id']"),
             parent=at.id,
             run=None if run is None else str(run),
-            state=serialize(state),
-            metadata=serialize(dict(metadata)),
+            state=self._serialize(state, f"a checkpoint of thread {at.thread!r}"),
+            metadata=self._serialize(dict(metadata), f"the metadata of a checkpoint of thread {at.thread!r}"),
             stored={
-                name: (version, serialize(values[name]))
+                name: (version, serialize(name))
                 for name, version in new_versions.items()
                 if name in values and name in versions
             },
             inherited={name: version for name, version in versions.items() if name not in new_versions},
             channels=list(versions),
-            in_hand=cache(lambda name: serialize(values[name]) if name in values else None),
+            in_hand=cache(lambda name: serialize(name) if name in values else None),
             deltas=_deltas(metadata),
             manifest=self._manifest == "always"
             or (self._manifest == "auto" and not run_goes_on(checkpoint.get("updated_channels"))),
@@ -172,7 +186,11 @@ class Operations(BaseCheckpointSaver[str]):
             stamp=self._memory.next_stamp(self._clock()),
             nonce=f"{int(self._random() * (1 << 32)):08x}",
             writes=[
-                (write_index(position, channel), channel, self._serialize(value))
+                (
+                    write_index(position, channel),
+                    channel,
+                    self._serialize(value, f"the write to channel {channel!r} of thread {at.thread!r}"),
+                )
                 for position, (channel, value) in enumerate(writes)
             ],
         )
@@ -188,6 +206,8 @@ class Operations(BaseCheckpointSaver[str]):
         limit: int | None,
     ) -> Walk:
         """A listing that has not begun."""
+        if limit is not None:
+            _check_number("limit", limit)
         serde = self._serializer()
         thread = ns = checkpoint_id = None
         if config is not None:
@@ -242,8 +262,11 @@ class Operations(BaseCheckpointSaver[str]):
         """The serializer of this moment: the attribute may be replaced at any time."""
         return compressing(self.serde, self._codec.level, self._codec.limit)
 
-    def _serialize(self, value: Any) -> Typed:
-        name, data = self._serializer().dumps_typed(value)
+    def _serialize(self, value: Any, what: str) -> Typed:
+        try:
+            name, data = self._serializer().dumps_typed(value)
+        except TypeError as error:  # the same class as from any other saver, but it says where to look
+            raise TypeError(f"{what} cannot be stored ({error}); keep it out of the state or pass a serde.") from error
         return name, bytes(data)  # a bytearray would still be the caller's to change
 
     def _tuple(self, thread: str, loaded: Loaded) -> CheckpointTuple:
@@ -320,6 +343,15 @@ def text_of(it: object, name: str) -> str:
     if it is None or isinstance(it, (bytes, bytearray, bool, float)) or hasattr(it, "__iter__"):
         raise InvalidInput(f"{name} is a {type(it).__name__}; it has to be a string, an integer or a UUID.")
     return str(it)
+
+
+def _is_bucket(it: object) -> bool:
+    return isinstance(it, str) and _BUCKET.fullmatch(it) is not None
+
+
+def _check_number(name: str, it: object) -> None:
+    if not isinstance(it, int):
+        raise InvalidInput(f"{name} has to be a whole number, not {it!r}.")
 
 
 def _sequence(ids: Sequence[str], name: str) -> Iterator[str]:

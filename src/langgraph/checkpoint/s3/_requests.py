@@ -113,16 +113,11 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class HeadBucket:
-    """HeadBucket. Reply: whether the bucket exists."""
-
-
-@dataclass(frozen=True)
 class CreateBucket:
     """CreateBucket, in the client's region. Reply: None; a bucket that is already ours is fine."""
 
 
-Request: TypeAlias = Get | Put | List | Delete | Copy | HeadBucket | CreateBucket
+Request: TypeAlias = Get | Put | List | Delete | Copy | CreateBucket
 Plan: TypeAlias = Generator[Sequence[Request], Sequence[Any], T]
 
 

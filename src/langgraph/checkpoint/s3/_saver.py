@@ -38,7 +38,7 @@ class S3Saver(Operations):
     threads.
 
     Args:
-        bucket: The bucket's name.
+        bucket: The bucket's name. The ARN of an access point is refused.
         prefix: Where in the bucket to keep everything, such as "agents/prod"; at most 200 bytes.
         client: A boto3 S3 client to use; it is never closed here. By default one is made on first use.
         endpoint_url: Another server that speaks S3. Checksums are then sent only where S3 requires
@@ -123,8 +123,10 @@ class S3Saver(Operations):
     def setup(self, *, create_bucket: bool = False) -> None:
         """Check that the bucket can be reached. Nobody has to call it; calling it again does no harm.
 
+        One round trip: a LIST of one key below the prefix, which the policy of any reader allows.
+
         Args:
-            create_bucket: Make the bucket if it does not exist. One more request.
+            create_bucket: Make the bucket if it does not exist. One more round trip, and s3:CreateBucket is needed.
 
         Raises:
             BucketNotFound: There is no such bucket.
@@ -211,8 +213,8 @@ class S3Saver(Operations):
 
         One round trip of two PUTs (checkpoint and manifest), or of one amid a run. One before it, with a PUT
         each, for new large values and for a `run_id` in the metadata; one after it, with a GET, if large values
-        are inherited or delta channels lean on ancestors; and one at first to read the parent, if this saver has neither
-        read nor written it lately and something of it is inherited.
+        are inherited or delta channels lean on ancestors; and one at first to read the parent, if this saver has
+        neither read nor written it lately and something of it is inherited.
 
         Args:
             config: Thread, namespace, and as checkpoint_id the parent's.

@@ -15,7 +15,7 @@ class Stats:
     """An immutable count. Two snapshots subtract to what happened between them.
 
     Counts what plans ask for: repeated tries of the client and the driver are not in it, nor are
-    the bucket calls of `setup()`, except in `round_trips`. Bytes are those of object bodies.
+    the CreateBucket of `setup()`, except in `round_trips`. Bytes are those of object bodies.
     """
 
     operations: int = 0

@@ -181,7 +181,7 @@ def missing(codec: Codec, key: str, why: str) -> MissingObject:
     """The error for an object that should be there and is not."""
     return MissingObject(
         f"s3://{codec.bucket}/{key} is missing, and {why}. Was it deleted by hand or by a lifecycle rule? "
-        "Restore it from an earlier version, or continue from another checkpoint of the thread."
+        "Restore it from an earlier version, or see 'A thread that cannot be read' in docs/operations.md."
     )
 
 
