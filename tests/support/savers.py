@@ -56,7 +56,9 @@ class FakeStore:
 @cache
 def shared_client(endpoint: str) -> Any:
     """A client for all savers that need none of their own: making one takes half a second."""
-    return boto3.client("s3", endpoint_url=endpoint, config=Config(**config_options(endpoint, 32, None)))
+    return boto3.session.Session().client(
+        "s3", endpoint_url=endpoint, config=Config(**config_options(endpoint, 32, None))
+    )
 
 
 class MotoStore:

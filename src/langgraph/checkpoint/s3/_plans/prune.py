@@ -228,7 +228,7 @@ def _check_blobs(
                 raise missing(codec, key, f"checkpoint {it.id}, which stays, depends on it; nothing was deleted")
             if size not in (None, ref.size):
                 raise CorruptObject(
-                    f"s3://{codec.bucket}/{key} has {size} bytes, not the {ref.size} that checkpoint {it.id}, which "
+                    f"s3://{codec.bucket}/{key}: it has {size} bytes, not the {ref.size} that checkpoint {it.id}, which "
                     "stays, refers to; nothing was deleted. Restore it from an earlier version."
                 )
 
