@@ -37,7 +37,7 @@ from langgraph.types import Command, Durability, Interrupt, Overwrite, Send, Sta
 
 from langgraph.checkpoint.s3 import S3Saver
 from tests.support.fake_s3 import FakeS3
-from tests.support.savers import PREFIX, FakeStore, Memory, MotoStore, Place
+from tests.support.savers import PREFIX, AioStore, FakeStore, Memory, MotoStore, Place
 
 Story: TypeAlias = Callable[[Place], list[Any]]
 Saver: TypeAlias = BaseCheckpointSaver[str]
@@ -504,7 +504,8 @@ def test_delta_channels_give_the_same_state_at_every_turn(frequency: int, durabi
     check(FakeStore(), delta_story(frequency, durability))
 
 
-def test_delta_channels_over_the_real_client(moto_store: MotoStore) -> None:
+@pytest.mark.parametrize("kind", [MotoStore, AioStore])
+def test_delta_channels_over_the_real_client(kind: type[MotoStore | AioStore], moto_endpoint: str) -> None:
     def story(place: Place) -> list[Any]:
         told = []
         for turn in range(3):
@@ -513,7 +514,9 @@ def test_delta_channels_over_the_real_client(moto_store: MotoStore) -> None:
             told.append(seen(delta(place.saver(), 4).get_state(ANNA)))
         return told
 
-    check(moto_store, story)
+    store = kind(moto_endpoint)
+    check(store, story)
+    store.close()
 
 
 @pytest.fixture
@@ -671,6 +674,20 @@ with S3Saver.from_conn_string(url) as saver:
         three(saver).invoke({"log": [f"{name} {turn}"]}, ANNA)
 """
 
+ASYNC_WORKER = """
+import asyncio, sys
+from langgraph.checkpoint.s3.aio import AsyncS3Saver
+from tests.test_graphs import ANNA, three
+name, url = sys.argv[1:]
+async def main():
+    async with AsyncS3Saver.from_conn_string(url) as saver:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for turn in range(5):
+            await three(saver).ainvoke({"log": [f"{name} {turn}"]}, ANNA)
+asyncio.run(main())
+"""
+
 
 def test_two_processes_on_one_thread_do_not_harm_each_other(moto_store: MotoStore) -> None:
     three(moto_store.saver()).invoke({"log": ["start"]}, ANNA)
@@ -678,13 +695,13 @@ def test_two_processes_on_one_thread_do_not_harm_each_other(moto_store: MotoStor
     url = f"s3://{moto_store.bucket}/{PREFIX}?endpoint_url={moto_store.endpoint}"
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", WORKER, name, url],
+            [sys.executable, "-c", worker, name, url],
             env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        for name in ("left", "right")
+        for name, worker in (("left", WORKER), ("right", ASYNC_WORKER))
     ]
     for worker in workers:  # both are ready before either begins
         assert worker.stdout is not None

@@ -228,8 +228,8 @@ def _check_blobs(
                 raise missing(codec, key, f"checkpoint {it.id}, which stays, depends on it; nothing was deleted")
             if size not in (None, ref.size):
                 raise CorruptObject(
-                    f"s3://{codec.bucket}/{key}: it has {size} bytes, not the {ref.size} that checkpoint {it.id}, which "
-                    "stays, refers to; nothing was deleted. Restore it from an earlier version."
+                    f"s3://{codec.bucket}/{key}: it has {size} bytes, not the {ref.size} that checkpoint {it.id} "
+                    "refers to, which stays; nothing was deleted. Restore it from an earlier version."
                 )
 
 
