@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypedDict
 
 import boto3
@@ -26,7 +28,6 @@ from langgraph.checkpoint.s3._plans.listing import MAX_WINDOW
 from langgraph.checkpoint.s3._weight import LARGE, MANY, is_large
 from langgraph.checkpoint.s3.aio import AsyncS3Saver
 from tests.support.aio_client import FakeClient
-from tests.support.drivers import Loop
 from tests.support.fake_s3 import FakeS3
 from tests.support.savers import BUCKETS, PREFIX
 from tests.support.threads import Script, config_for, noise, saver_on, uuid_of
@@ -703,27 +704,36 @@ def test_a_copy_with_another_allowlist_shares_the_client() -> None:
     asyncio.run(main())
 
 
-def test_it_survives_a_fork_of_the_process(make: Callable[..., AsyncS3Saver]) -> None:
-    import os
-    import warnings
+FORK = """
+import asyncio, os, signal, sys
+from langgraph.checkpoint.s3.aio import AsyncS3Saver
+from tests.support.drivers import Loop
+from tests.support.threads import noise
+from tests.test_aio import PREFIX, put
+saver = AsyncS3Saver(sys.argv[1], PREFIX, endpoint_url=sys.argv[2])
+loop = Loop()
+loop.run(put(saver, 1, large=noise(600_000)))
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    asyncio.run(put(saver, 2, large=noise(600_000)))
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+loop.run(put(saver, 3))
+loop.run(saver.aclose())
+loop.close()
+"""
 
-    saver = make()
-    loop = Loop()
-    loop.run(put(saver, 1))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads, as many have
-        child = os.fork()
-    if child == 0:
-        try:
-            asyncio.run(put(saver, 2, large=noise(600_000)))
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert [it.checkpoint["id"] for it in saver.list(THREAD)] == [uuid_of(2), uuid_of(1)]
-    loop.run(saver.aclose())
-    loop.close()
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_it_survives_a_fork_of_the_process(bucket: str, moto_endpoint: str) -> None:
+    """In a process of its own: this one has threads that may hold any lock just then."""
+    root = Path(__file__).parents[1]
+    env = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
+    done = subprocess.run([sys.executable, "-c", FORK, bucket, moto_endpoint], env=env, timeout=120)
+    assert done.returncode == 0
+    with S3Saver(bucket, PREFIX, endpoint_url=moto_endpoint) as saver:
+        assert [it.checkpoint["id"] for it in saver.list(THREAD)] == [uuid_of(3), uuid_of(2), uuid_of(1)]
 
 
 # -- the extra ---------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from urllib3.exceptions import ProtocolError
 
 from langgraph.checkpoint.s3 import _aioboto, _boto, _run
 from langgraph.checkpoint.s3._boto import BotoDriver
-from langgraph.checkpoint.s3._calls import PUT_OBJECT_ARGS, READS, config_options
+from langgraph.checkpoint.s3._calls import PUT_OBJECT_ARGS, READS, WAIT_FROM, config_options
 from langgraph.checkpoint.s3._requests import (
     ABSENT,
     Body,
@@ -506,10 +506,13 @@ class WebServer:
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
+        self.expected: list[str | None] = []  # the headers of that name
         self.reset = False
         web = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"  # the first to answer "100 Continue"
+
             def do_GET(self) -> None:
                 status, headers, body = web.answers.pop(0)
                 self.send_response(status)
@@ -523,6 +526,7 @@ class WebServer:
                     self.connection.close()
 
             def do_PUT(self) -> None:
+                web.expected.append(self.headers["Expect"])
                 self.rfile.read(int(self.headers["Content-Length"]))
                 self.do_GET()
 
@@ -565,6 +569,13 @@ def test_a_body_cut_on_the_wire_is_an_error(web: WebServer, reset: bool) -> None
 def test_a_body_cut_on_the_wire_is_got_again(web: WebServer) -> None:
     web.answers = [SHORT, SHORT, WHOLE]
     assert web.driver.run(get("k", as_read)) == Body("k", b"12345", '"e"')
+
+
+@pytest.mark.parametrize(("size", "expects"), [(0, None), (WAIT_FROM, None), (WAIT_FROM + 1, "100-continue")])
+def test_a_small_body_is_sent_without_asking_first(web: WebServer, size: int, expects: str | None) -> None:
+    web.answers, web.expected = [(200, {"ETag": '"e"'}, b"")], []
+    assert web.driver.run(put("k", bytes(size))) is Stored.DONE
+    assert web.expected == [expects]
 
 
 # --- Refusals ---------------------------------------------------------------------------------------------------------

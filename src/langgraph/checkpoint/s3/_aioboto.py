@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
-from io import BytesIO
 from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
@@ -29,6 +28,7 @@ from langgraph.checkpoint.s3._calls import (
     Found,
     code_of,
     config_options,
+    prepare,
 )
 from langgraph.checkpoint.s3._locks import ForkSafeLock
 from langgraph.checkpoint.s3._requests import Body, Get, Plan, Request
@@ -41,9 +41,6 @@ T = TypeVar("T")
 
 ASIDE = 4
 """Threads for what would hold up a loop. They share one interpreter, so more would not be faster."""
-
-LARGE_BODY = 1 << 20
-"""Bytes from which aiohttp wants a body as a file, to send it piece by piece (its own limit)."""
 
 POLL = 1.0
 """Seconds after which a thread that waits for a loop looks whether the loop still runs."""
@@ -294,11 +291,8 @@ class AioBotoDriver:
     async def _call(self, client: Any, request: Request) -> Any:
         """Make one call, again if it meets a conflict, and return its reply as `Calls` has it."""
         method, arguments = self._calls.call(request, client.meta.region_name)
-        body = arguments.get("Body", b"")
         pauses = iter(PAUSES)
         while True:
-            if len(body) > LARGE_BODY:
-                arguments["Body"] = BytesIO(body)
             try:
                 answer = await getattr(client, method)(**arguments)
             except ClientError as error:
@@ -362,9 +356,12 @@ class AioBotoDriver:
         """Open the client, and close it when this generator is closed, if only because the loop shuts down."""
         try:
             connection.opening = nullcontext(self._client) if self._client is not None else await self._open()
-            connection.client = await connection.opening.__aenter__()
+            client = await connection.opening.__aenter__()
         except (BotoCoreError, ValueError) as error:
             raise self._calls.unmade(error) from error
+        if client is not self._client:
+            prepare(client)
+        connection.client = client
         try:
             yield
         finally:

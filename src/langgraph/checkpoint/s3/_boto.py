@@ -30,6 +30,7 @@ from langgraph.checkpoint.s3._calls import (
     Found,
     code_of,
     config_options,
+    prepare,
 )
 from langgraph.checkpoint.s3._locks import ForkSafeLock
 from langgraph.checkpoint.s3._requests import Body, Get, Plan, Request
@@ -248,9 +249,11 @@ class BotoDriver:
         try:
             # The default session is shared, and not safe to use while another thread sets it up.
             session = boto3.session.Session(region_name=self._region_name)
-            return session.client("s3", endpoint_url=self._endpoint_url, config=Config(**self._config))
+            client = session.client("s3", endpoint_url=self._endpoint_url, config=Config(**self._config))
         except (BotoCoreError, ValueError) as error:
             raise self._calls.unmade(error) from error
+        prepare(client)
+        return client
 
 
 def _wait(futures: Sequence[Future[Settled]]) -> None:
