@@ -50,10 +50,10 @@ def clients(request: pytest.FixtureRequest, bench_endpoint: str, moto_endpoint: 
         client.close()
 
 
-def told(client: Client, call: Callable[[Client], Any]) -> Any:
+def told(client: Client, bucket: str, call: Callable[[Client, str], Any]) -> Any:
     """What a call answers, without what may differ from server to server."""
     try:
-        return cleaned(call(client))
+        return cleaned(call(client, bucket))
     except ClientError as error:
         return error.response["Error"]["Code"], error.response["ResponseMetadata"]["HTTPStatusCode"]
 
@@ -84,7 +84,7 @@ def check_same(clients: tuple[Client, Client], *calls: Callable[[Client, str], A
     """Make the same calls on a fresh bucket of each server; all answers have to be the same."""
     bucket = f"bench-{next(BUCKETS)}"
     for number, call in enumerate([lambda client, bucket: client.create_bucket(Bucket=bucket), *calls]):
-        ours, motos = (told(client, lambda client: call(client, bucket)) for client in clients)
+        ours, motos = (told(client, bucket, call) for client in clients)
         assert ours == motos, f"call {number}"
 
 

@@ -76,7 +76,9 @@ class Bucket:
             max_keys: How many keys and folders at most.
             skip_folder: Whether `after` may be a folder, to go on behind all of it.
         """
-        keys, folders, last = [], [], after
+        keys: list[str] = []
+        folders: list[str] = []
+        last = after
         whole_folder = skip_folder and delimiter and after.endswith(delimiter) and after != prefix
         at = max(bisect_left(self._keys, prefix), self._end(after) if whole_folder else bisect_right(self._keys, after))
         end = self._end(prefix)

@@ -1,7 +1,7 @@
 """A relay to PostgreSQL: what a client sends arrives after the latency, and every exchange is logged as one request.
 
-An exchange begins with what the client sends after an answer, and ends with the next answer. So a pipeline of statements
-is one, as on a network.
+An exchange begins with what the client sends after an answer, and ends with the next answer. So a pipeline of
+statements is one, as on a network.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PostgresRelay:
     async def listen(self) -> str:
         """Start; gives the address as "host:port"."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        return "127.0.0.1:{}".format(self._server.sockets[0].getsockname()[1])
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = self._address.rpartition(":")

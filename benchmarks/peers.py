@@ -1,0 +1,310 @@
+"""The savers that are measured: one small adapter each. A saver's package is imported when it is opened, and not before.
+
+To add a saver, write a subclass of `Peer` and name it in `PEERS`; its distributions go into `ENVIRONMENTS` of
+`benchmarks/run.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from benchmarks.fast import send_puts_directly
+from benchmarks.server.control import ServerControl
+from benchmarks.server.dynamodb import size as item_size
+
+
+class Peer:
+    """A saver on one empty place: a bucket, a table, a file.
+
+    Attributes:
+        label: What the tables call it.
+        distributions: Whose versions the report tells.
+        environment: The virtual environment that it is installed in.
+        needs: The services that it needs.
+        saver: The saver.
+    """
+
+    label: str
+    distributions: tuple[str, ...] = ()
+    environment = "main"
+    needs: tuple[str, ...] = ("s3",)
+
+    def __init__(self, addresses: Mapping[str, str], place: str) -> None:
+        self.addresses, self.place = addresses, place
+        self.control = ServerControl(addresses["s3"])
+        self.saver: Any = None
+
+    def prepare(self) -> None:
+        """Make the place."""
+        self.control.create(self.place)
+
+    def open(self, seeding: bool = False) -> None:
+        """Make the saver.
+
+        Args:
+            seeding: Whether it will only be used to make threads: then PUTs may bypass the SDK.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Forget the saver."""
+        self.saver = None
+
+    def call(self, name: str, *args: Any, **options: Any) -> Any:
+        """Call one of the saver's methods. Listings come as lists."""
+        result = getattr(self.saver, name)(*args, **options)
+        return list(result) if name == "list" else result
+
+    def invoke(self, graph: Any, given: Any, config: Any) -> Any:
+        """Run a graph."""
+        return graph.invoke(given, config)
+
+    def copy_thread(self, source: str, target: str) -> None:
+        """Copy a thread, by whatever the saver offers for it."""
+        self.call("copy_thread", source, target)
+
+    def stored(self) -> int:
+        """Bytes stored in the place."""
+        return self.control.size(self.place)
+
+    def boto_client(self, seeding: bool) -> Any:
+        """A boto3 client as a saver would make it."""
+        import boto3
+
+        client = boto3.client("s3", endpoint_url=self.addresses["s3"])
+        return send_puts_directly(client, self.addresses["s3"]) if seeding else client
+
+
+class S3SaverPeer(Peer):
+    label = "S3Saver"
+    distributions = ("langgraph-checkpoint-s3saver",)
+
+    def open(self, seeding: bool = False) -> None:
+        from langgraph.checkpoint.s3 import S3Saver
+
+        client = self.boto_client(True) if seeding else None
+        self.saver = S3Saver(self.place, "agents", endpoint_url=self.addresses["s3"], client=client)
+
+
+class AsyncS3SaverPeer(S3SaverPeer):
+    """Runs on a loop of its own. Threads are made by S3Saver, as what is stored is the same."""
+
+    label = "AsyncS3Saver"
+
+    def open(self, seeding: bool = False) -> None:
+        from langgraph.checkpoint.s3.aio import AsyncS3Saver
+
+        self.runner: asyncio.Runner | None = None
+        if seeding:
+            super().open(seeding)
+            return
+        self.runner = asyncio.Runner()
+        self.saver = AsyncS3Saver(self.place, "agents", endpoint_url=self.addresses["s3"])
+
+    def call(self, name: str, *args: Any, **options: Any) -> Any:
+        if self.runner is None or not hasattr(self.saver, f"a{name}"):
+            return super().call(name, *args, **options)
+        return self.runner.run(finished(getattr(self.saver, f"a{name}")(*args, **options)))
+
+    def invoke(self, graph: Any, given: Any, config: Any) -> Any:
+        assert self.runner is not None
+        return self.runner.run(graph.ainvoke(given, config))
+
+    def close(self) -> None:
+        super().close()
+        if self.runner is not None:
+            self.runner.close()
+
+
+async def finished(it: Any) -> Any:
+    """Await a coroutine, or collect what an asynchronous generator gives."""
+    return await it if inspect.isawaitable(it) else [item async for item in it]
+
+
+class ObjectStoragePeer(Peer):
+    label = "objectstorage"
+    distributions = ("langgraph-checkpoint-objectstorage", "s3fs")
+    compression = "none"
+
+    def open(self, seeding: bool = False) -> None:
+        from langgraph_checkpoint_objectstorage import ObjectStorageSaver
+
+        self.saver = ObjectStorageSaver.from_conn_string(
+            f"s3://{self.place}/agents",
+            compression=self.compression,
+            client_kwargs={"endpoint_url": self.addresses["s3"]},
+        )
+
+    def copy_thread(self, source: str, target: str) -> None:
+        self.call("import_thread", self.call("export_thread", source), dest_thread_id=target)
+
+
+class ObjectStorageZstdPeer(ObjectStoragePeer):
+    label = "objectstorage, zstd"
+    compression = "zstd"
+
+
+class TigrisPeer(Peer):
+    label = "tigris"
+    distributions = ("langgraph-checkpoint-tigris",)
+    environment = "aioboto3"
+
+    def open(self, seeding: bool = False) -> None:
+        from langgraph.checkpoint.tigris import TigrisSaver
+
+        self.saver = TigrisSaver(self.place, client=self.boto_client(seeding), prefix="agents")
+
+
+class CheckpointS3Peer(Peer):
+    label = "checkpoint-s3"
+    distributions = ("langgraph-checkpoint-s3",)
+    environment = "aioboto3"
+
+    def open(self, seeding: bool = False) -> None:
+        from langgraph_checkpoint_s3 import S3CheckpointSaver
+
+        self.saver = S3CheckpointSaver(self.place, prefix="agents", s3_client=self.boto_client(seeding))
+
+
+class S3CheckpointerPeer(Peer):
+    label = "s3-checkpointer"
+    distributions = ("langgraph-s3-checkpointer",)
+
+    def open(self, seeding: bool = False) -> None:
+        from s3checkpointer.s3saver import S3CheckpointSaver
+
+        self.saver = S3CheckpointSaver(self.place, "agents", region_name="us-east-1")
+        self.saver.s3 = self.boto_client(seeding)  # it has no option for an endpoint
+
+
+class DynamoDBPeer(Peer):
+    label = "aws (DynamoDB and S3)"
+    distributions = ("langgraph-checkpoint-aws",)
+    needs = ("s3", "dynamodb")
+
+    def prepare(self) -> None:
+        super().prepare()
+        self._dynamodb().create_table(
+            TableName=self.place,
+            KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}],
+            AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("PK", "SK")],
+            BillingMode="PAY_PER_REQUEST",
+        )
+
+    def _dynamodb(self) -> Any:
+        import boto3
+
+        return boto3.client("dynamodb", endpoint_url=self.addresses["dynamodb"])
+
+    def open(self, seeding: bool = False) -> None:
+        from langgraph_checkpoint_aws import DynamoDBSaver
+
+        self.saver = DynamoDBSaver(
+            self.place,
+            endpoint_url=self.addresses["dynamodb"],
+            s3_offload_config={"bucket_name": self.place, "endpoint_url": self.addresses["s3"]},
+        )
+
+    def stored(self) -> int:
+        pages = self._dynamodb().get_paginator("scan").paginate(TableName=self.place)
+        return super().stored() + sum(item_size(wire(item)) for page in pages for item in page["Items"])
+
+
+def wire(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An item with binary values as long as they are in base64."""
+    return {
+        name: {kind: "=" * (len(it) * 4 // 3) if kind == "B" else it for kind, it in value.items()}
+        for name, value in item.items()
+    }
+
+
+class SqlitePeer(Peer):
+    label = "SqliteSaver"
+    distributions = ("langgraph-checkpoint-sqlite",)
+    needs = ()
+
+    def open(self, seeding: bool = False) -> None:
+        from langgraph.checkpoint.sqlite import SqliteSaver
+
+        self._open = ExitStack()
+        self.saver = self._open.enter_context(SqliteSaver.from_conn_string(str(self._file)))
+        self.saver.setup()
+
+    @property
+    def _file(self) -> Path:
+        return Path(self.addresses["scratch"]) / f"{self.place}.sqlite"
+
+    def prepare(self) -> None:
+        for file in self._file.parent.glob(f"{self._file.name}*"):
+            file.unlink()
+
+    def close(self) -> None:
+        super().close()
+        self._open.close()
+
+    def stored(self) -> int:
+        return sum(file.stat().st_size for file in self._file.parent.glob(f"{self._file.name}*"))
+
+
+class PostgresPeer(Peer):
+    label = "PostgresSaver"
+    distributions = ("langgraph-checkpoint-postgres",)
+    needs = ("postgres",)
+    tables = ("checkpoints", "checkpoint_blobs", "checkpoint_writes")
+
+    def _address(self, database: str) -> str:
+        host, _, port = self.addresses["postgres"].partition(":")
+        return f"host={host} port={port} user=postgres dbname={database} sslmode=disable gssencmode=disable"
+
+    def prepare(self) -> None:
+        import psycopg
+
+        with psycopg.connect(self._address("postgres"), autocommit=True) as connection:
+            connection.execute(f'DROP DATABASE IF EXISTS "{self.place}"'.encode())
+            connection.execute(f'CREATE DATABASE "{self.place}"'.encode())
+
+    def open(self, seeding: bool = False) -> None:
+        from langgraph.checkpoint.postgres import PostgresSaver
+
+        self._open = ExitStack()
+        self.saver = self._open.enter_context(PostgresSaver.from_conn_string(self._address(self.place)))
+        self.saver.setup()
+
+    def close(self) -> None:
+        super().close()
+        self._open.close()
+
+    def stored(self) -> int:
+        sizes = ", ".join(f"pg_total_relation_size('{table}')" for table in self.tables)
+        row = self.saver.conn.execute(f"SELECT {sizes}").fetchone()
+        return sum(map(int, row.values()))
+
+
+PEERS: Mapping[str, type[Peer]] = {
+    "s3saver": S3SaverPeer,
+    "asyncs3saver": AsyncS3SaverPeer,
+    "objectstorage": ObjectStoragePeer,
+    "objectstorage-zstd": ObjectStorageZstdPeer,
+    "tigris": TigrisPeer,
+    "checkpoint-s3": CheckpointS3Peer,
+    "s3-checkpointer": S3CheckpointerPeer,
+    "aws": DynamoDBPeer,
+    "postgres": PostgresPeer,
+    "sqlite": SqlitePeer,
+}
+"""In the order of the tables."""
+
+
+def is_up(address: str) -> bool:
+    """Whether an HTTP server answers."""
+    try:
+        with urlopen(address, timeout=1):
+            return True
+    except OSError as error:
+        return hasattr(error, "code")
