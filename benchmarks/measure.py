@@ -102,6 +102,7 @@ class Place:
         self.memory = InMemorySaver()
         self.peer.prepare()
         self.peer.open(seeding=True)
+        self.memory.get_next_version = self.peer.saver.get_next_version  # type: ignore[method-assign]
 
     def script(self, thread: str) -> Script:
         """A new thread."""
@@ -224,10 +225,15 @@ class Bench:
         self.stored: dict[int, int] = {}
         self.notes: list[str] = []
 
-    def place(self, name: str, length: int) -> Place:
+    @contextmanager
+    def place(self, name: str, length: int) -> Iterator[Place]:
         """A new place, with the latency off."""
         self.control.set_latency(0)
-        return Place(self, name, length)
+        place = Place(self, name, length)
+        try:
+            yield place
+        finally:
+            place.peer.close()
 
     def run(self, lengths: Sequence[int]) -> None:
         """Measure everything."""
@@ -241,7 +247,9 @@ class Bench:
         try:
             what(*args)
         except OverBudget:
-            self.notes.append(f"a thread of {args[0] if args else CHAIN:,} takes more than {self.seeding:.0f} s to make")
+            self.notes.append(
+                f"a thread of {args[0] if args else CHAIN:,} takes more than {self.seeding:.0f} s to make"
+            )
         except Exception as error:
             traceback.print_exc(limit=-3)
             self.notes.append(f"{what.__name__.replace('_', ' ')}: raises {type(error).__name__}")
@@ -249,7 +257,11 @@ class Bench:
 
     def on_length(self, length: int) -> None:
         """What may depend on the length of a thread."""
-        place = self.place(f"{length}", length)
+        with self.place(f"{length}", length) as place:
+            self.measure_length(place, length)
+
+    def measure_length(self, place: Place, length: int) -> None:
+        """All of that, on one place."""
         start = time.perf_counter()
         with budget(self.seeding):
             script, config = place.seeded()
@@ -312,7 +324,11 @@ class Bench:
 
     def on_short_threads(self) -> None:
         """What is measured on threads of a hundred checkpoints."""
-        place = self.place("short", SHORT)
+        with self.place("short", SHORT) as place:
+            self.measure_short_threads(place)
+
+    def measure_short_threads(self, place: Place) -> None:
+        """All of that, on one place."""
         with budget(self.seeding):
             place.seeded("doomed")
             place.seeded()
@@ -348,7 +364,11 @@ class Bench:
 
     def delta_history(self) -> None:
         """The history of a delta channel over a chain of checkpoints that hold none of its values."""
-        place = self.place("delta", CHAIN)
+        with self.place("delta", CHAIN) as place:
+            self.measure_delta_history(place)
+
+    def measure_delta_history(self, place: Place) -> None:
+        """All of that, on one place."""
         script = place.script(THREAD)
 
         def steps() -> Iterator[Put | Writes]:
@@ -377,7 +397,7 @@ def main() -> None:
     parser.add_argument("--addresses", type=json.loads, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--latency", type=float, default=25)
-    parser.add_argument("--budget", type=float, default=30, help="seconds for one operation")
+    parser.add_argument("--budget", type=float, default=45, help="seconds for one operation")
     parser.add_argument("--seeding", type=float, default=60, help="seconds to make one thread")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The savers that are measured: one small adapter each. A saver's package is imported when it is opened, and not before.
+"""The savers that are measured: one small adapter each. A package is imported when its saver is opened, not before.
 
 To add a saver, write a subclass of `Peer` and name it in `PEERS`; its distributions go into `ENVIRONMENTS` of
 `benchmarks/run.py`.
@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
-from benchmarks.fast import send_puts_directly
+from benchmarks.fast import send_puts_directly, write_directly
 from benchmarks.server.control import ServerControl
-from benchmarks.server.dynamodb import size as item_size
 
 
 class Peer:
@@ -26,14 +24,14 @@ class Peer:
         label: What the tables call it.
         distributions: Whose versions the report tells.
         environment: The virtual environment that it is installed in.
-        needs: The services that it needs.
+        needs_postgres: Whether it needs PostgreSQL.
         saver: The saver.
     """
 
     label: str
     distributions: tuple[str, ...] = ()
     environment = "main"
-    needs: tuple[str, ...] = ("s3",)
+    needs_postgres = False
 
     def __init__(self, addresses: Mapping[str, str], place: str) -> None:
         self.addresses, self.place = addresses, place
@@ -140,6 +138,8 @@ class ObjectStoragePeer(Peer):
             compression=self.compression,
             client_kwargs={"endpoint_url": self.addresses["s3"]},
         )
+        if seeding:
+            write_directly(self.saver.fs, self.addresses["s3"])
 
     def copy_thread(self, source: str, target: str) -> None:
         self.call("import_thread", self.call("export_thread", source), dest_thread_id=target)
@@ -162,9 +162,11 @@ class TigrisPeer(Peer):
 
 
 class CheckpointS3Peer(Peer):
+    """Every `put` raises with langgraph-checkpoint 3 and 4, whose serializer has no `dumps`; so it has an older one."""
+
     label = "checkpoint-s3"
-    distributions = ("langgraph-checkpoint-s3",)
-    environment = "aioboto3"
+    distributions = ("langgraph-checkpoint-s3", "langgraph-checkpoint")
+    environment = "checkpoint2"
 
     def open(self, seeding: bool = False) -> None:
         from langgraph_checkpoint_s3 import S3CheckpointSaver
@@ -186,21 +188,17 @@ class S3CheckpointerPeer(Peer):
 class DynamoDBPeer(Peer):
     label = "aws (DynamoDB and S3)"
     distributions = ("langgraph-checkpoint-aws",)
-    needs = ("s3", "dynamodb")
 
     def prepare(self) -> None:
         super().prepare()
-        self._dynamodb().create_table(
+        import boto3
+
+        boto3.client("dynamodb", endpoint_url=self.addresses["dynamodb"]).create_table(
             TableName=self.place,
             KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}],
             AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("PK", "SK")],
             BillingMode="PAY_PER_REQUEST",
         )
-
-    def _dynamodb(self) -> Any:
-        import boto3
-
-        return boto3.client("dynamodb", endpoint_url=self.addresses["dynamodb"])
 
     def open(self, seeding: bool = False) -> None:
         from langgraph_checkpoint_aws import DynamoDBSaver
@@ -211,23 +209,10 @@ class DynamoDBPeer(Peer):
             s3_offload_config={"bucket_name": self.place, "endpoint_url": self.addresses["s3"]},
         )
 
-    def stored(self) -> int:
-        pages = self._dynamodb().get_paginator("scan").paginate(TableName=self.place)
-        return super().stored() + sum(item_size(wire(item)) for page in pages for item in page["Items"])
-
-
-def wire(item: Mapping[str, Any]) -> dict[str, Any]:
-    """An item with binary values as long as they are in base64."""
-    return {
-        name: {kind: "=" * (len(it) * 4 // 3) if kind == "B" else it for kind, it in value.items()}
-        for name, value in item.items()
-    }
-
 
 class SqlitePeer(Peer):
     label = "SqliteSaver"
     distributions = ("langgraph-checkpoint-sqlite",)
-    needs = ()
 
     def open(self, seeding: bool = False) -> None:
         from langgraph.checkpoint.sqlite import SqliteSaver
@@ -255,7 +240,7 @@ class SqlitePeer(Peer):
 class PostgresPeer(Peer):
     label = "PostgresSaver"
     distributions = ("langgraph-checkpoint-postgres",)
-    needs = ("postgres",)
+    needs_postgres = True
     tables = ("checkpoints", "checkpoint_blobs", "checkpoint_writes")
 
     def _address(self, database: str) -> str:
@@ -299,12 +284,3 @@ PEERS: Mapping[str, type[Peer]] = {
     "sqlite": SqlitePeer,
 }
 """In the order of the tables."""
-
-
-def is_up(address: str) -> bool:
-    """Whether an HTTP server answers."""
-    try:
-        with urlopen(address, timeout=1):
-            return True
-    except OSError as error:
-        return hasattr(error, "code")

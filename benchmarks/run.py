@@ -35,10 +35,10 @@ ENVIRONMENTS: Mapping[str, Sequence[str]] = {
         "langgraph-checkpoint-postgres",
         "langgraph-checkpoint-sqlite",
         "langgraph-s3-checkpointer",
-        "moto[dynamodb,server]",
         "psycopg[binary]",
     ),
-    "aioboto3": ("langgraph", "langgraph-checkpoint-tigris", "langgraph-checkpoint-s3"),
+    "aioboto3": ("langgraph", "langgraph-checkpoint-tigris"),
+    "checkpoint2": ("langgraph", "langgraph-checkpoint<3", "langgraph-checkpoint-s3"),
 }
 """aioboto3 wants an older aiobotocore than the others do."""
 
@@ -88,15 +88,6 @@ def process(command: Sequence[str | Path], user: str | None = None) -> Iterator[
             it.terminate()
 
 
-@contextmanager
-def dynamodb() -> Iterator[str]:
-    """moto's server; gives its URL."""
-    port = free_port()
-    with process([python_of("main").with_name("moto_server"), "-H", "127.0.0.1", "-p", str(port)]):
-        wait_for(port)
-        yield f"http://127.0.0.1:{port}"
-
-
 def postgres_programs() -> Path | None:
     """The directory of PostgreSQL's programs, if they are installed."""
     found = [shutil.which("initdb"), *sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"), reverse=True)]
@@ -128,9 +119,7 @@ def measure(name: str, options: Sequence[str], deadline: float) -> str | None:
     kind = PEERS[name]
     with ExitStack() as stack:
         relays = []
-        if "dynamodb" in kind.needs:
-            relays += ["--dynamodb", stack.enter_context(dynamodb())]
-        if "postgres" in kind.needs:
+        if kind.needs_postgres:
             if postgres_programs() is None:
                 return "PostgreSQL is not installed"
             relays += ["--postgres", stack.enter_context(postgres())]
@@ -150,13 +139,13 @@ def main() -> None:
     from benchmarks.peers import PEERS
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("peers", nargs="*", help="only these savers; the others keep the figures of the last run")
+    parser.add_argument("--only", nargs="+", help="only these savers; the others keep the figures of the last run")
     parser.add_argument("--deadline", type=float, default=180, help="seconds for one saver")
     arguments, options = parser.parse_known_args()
     results = BENCH / "results"
     results.mkdir(parents=True, exist_ok=True)
     set_up()
-    for name in arguments.peers or PEERS:
+    for name in arguments.only or PEERS:
         (results / f"{name}.json").unlink(missing_ok=True)
         reason = measure(name, options, arguments.deadline)
         if reason:

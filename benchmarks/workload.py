@@ -1,7 +1,7 @@
 """What the savers are given: threads of an agent that talks, calls tools and looks things up; the same for all of them.
 
 Long threads are made by direct calls, with what a graph would have stored: a turn has twelve checkpoints and eleven
-write batches. `agent` is the real graph, and takes its turns on top of such a thread. The state is bounded, as that of a
+write batches. `agent` is the real graph; it takes its turns on top of such a thread. The state is bounded, as that of a
 long-lived agent has to be: the last twenty messages (about 8 KB) and a document that changes with every turn (12 KB).
 """
 
@@ -152,11 +152,12 @@ class Script:
         """
         position = TURN - 1 if last else (self.number - 1) % TURN
         values, source = self._changes(position), "update" if self.number % 20 == 0 else "loop"
-        values["branch:to:agent" if position % 2 else "branch:to:tools"] = None
+        if not last and position < TURN - 1:
+            values["branch:to:agent" if position % 2 else "branch:to:tools"] = None
         messages = values["messages"][-1:] if "messages" in values else []
         writes: list[tuple[str, Any]] = [("messages", messages), ("branch:to:agent", None)]
         task = Writes(writes, f"00000000-0000-4000-8000-{self.number:012x}")
-        return None if position == 0 else task, self.put(values, source=source, forget=last)
+        return None if position == 0 else task, self.put(values, source=source)
 
     def _changes(self, position: int) -> dict[str, Any]:
         if position == 2:
@@ -170,17 +171,12 @@ class Script:
         *,
         touch: Sequence[str] = (),
         source: str = "loop",
-        forget: bool = False,
         **metadata: Any,
     ) -> Put:
         """The next checkpoint: some channels have a new value, and `touch` names some with a new version and none."""
-        inherited = {
-            name: value
-            for name, value in self.values.items()
-            if name not in touch and not name.startswith("branch:")
-        }
-        new = {name: self.next_version(self.versions.get(name), None) for name in [*values, *touch]}
-        self.values = inherited | {k: v for k, v in values.items() if not (forget and k.startswith("branch:"))}
+        emptied = {*touch, *(name for name in self.values if name.startswith("branch:"))} - values.keys()
+        new = {name: self.next_version(self.versions.get(name), None) for name in [*values, *sorted(emptied)]}
+        self.values = {name: it for name, it in self.values.items() if name not in emptied} | dict(values)
         self.versions = self.versions | new
         checkpoint = Checkpoint(
             v=4,

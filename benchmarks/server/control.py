@@ -15,6 +15,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+from benchmarks.server.dynamodb import DynamoDB
 from benchmarks.server.http import Recorder, Request, Response
 from benchmarks.server.log import Entry
 from benchmarks.server.s3 import S3
@@ -26,8 +27,8 @@ ROOT = Path(__file__).parents[2]
 class Control:
     """Answers control requests, and passes all others on to S3."""
 
-    def __init__(self, s3: S3, recorder: Recorder) -> None:
-        self._s3, self._recorder = s3, recorder
+    def __init__(self, s3: S3, dynamodb: DynamoDB, recorder: Recorder) -> None:
+        self._s3, self._dynamodb, self._recorder = s3, dynamodb, recorder
 
     def __call__(self, request: Request) -> Response:
         """Answer one request."""
@@ -44,8 +45,10 @@ class Control:
         log, self._recorder.log = self._recorder.log, []
         return [astuple(entry) for entry in log]
 
-    def _size(self, bucket: str) -> int:
-        return self._s3.buckets[bucket].size()
+    def _size(self, name: str) -> int:
+        """Bytes in the bucket and in the table of this name."""
+        table = self._dynamodb.size(name) if name in self._dynamodb.tables else 0
+        return self._s3.buckets[name].size() + table
 
     def _create(self, bucket: str) -> None:
         """An empty bucket in the place of whatever is there."""
@@ -67,9 +70,9 @@ class ServerControl:
         """What was logged since the last time."""
         return [Entry(*fields) for fields in self._ask("log")]
 
-    def size(self, bucket: str) -> int:
-        """Bytes stored in a bucket."""
-        return int(self._ask(f"size?bucket={bucket}"))
+    def size(self, name: str) -> int:
+        """Bytes stored in a bucket, and in a table of the same name."""
+        return int(self._ask(f"size?name={name}"))
 
     def create(self, bucket: str) -> None:
         """Make a bucket, empty."""

@@ -6,7 +6,7 @@ It is written by hand because it has to take far less of a core than the client 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
@@ -61,7 +61,7 @@ class Recorder:
     log: list[Entry] = field(default_factory=list)
 
 
-Handler = Callable[[Request], Response | Awaitable[Response]]
+Handler = Callable[[Request], Response]
 
 
 class HttpConnection(asyncio.Protocol):
@@ -74,7 +74,6 @@ class HttpConnection(asyncio.Protocol):
         self._start = 0.0
         self._busy = False
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -98,13 +97,7 @@ class HttpConnection(asyncio.Protocol):
         self._head, self._busy = None, True
         path, _, query = target.partition("?")
         request = Request(method, unquote(path), dict(parse_qsl(query, keep_blank_values=True)), headers, body)
-        answer = self._handler(request)
-        if isinstance(answer, Response):
-            self._answer_later(answer, len(body))
-        else:
-            task = self._loop.create_task(self._wait_for(answer, len(body)))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._answer_later(self._handler(request), len(body))
 
     def _read_head(self) -> bool:
         end = self._buffer.find(b"\r\n\r\n")
@@ -141,9 +134,6 @@ class HttpConnection(asyncio.Protocol):
             assert decoded is not None, "a body in aws-chunks that is cut off"
             body = decoded[0]
         return body
-
-    async def _wait_for(self, answer: Awaitable[Response], up: int) -> None:
-        self._answer_later(await answer, up)
 
     def _answer_later(self, response: Response, up: int) -> None:
         """Send the answer when the latency, counted from the request's start, is over."""
