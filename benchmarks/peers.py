@@ -10,6 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Mapping
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ class Peer:
 
     def call(self, name: str, *args: Any, **options: Any) -> Any:
         """Call one of the saver's methods. Listings come as lists."""
+        if not hasattr(self.saver, name):
+            raise NotImplementedError
         result = getattr(self.saver, name)(*args, **options)
         return list(result) if name == "list" else result
 
@@ -84,10 +87,8 @@ class S3SaverPeer(Peer):
     distributions = ("langgraph-checkpoint-s3saver",)
 
     def open(self, seeding: bool = False) -> None:
-        from langgraph.checkpoint.s3 import S3Saver
-
-        client = self.boto_client(True) if seeding else None
-        self.saver = S3Saver(self.place, "agents", endpoint_url=self.addresses["s3"], client=client)
+        client, module = self.boto_client(True) if seeding else None, import_module("langgraph.checkpoint.s3")
+        self.saver = module.S3Saver(self.place, "agents", endpoint_url=self.addresses["s3"], client=client)
 
 
 class AsyncS3SaverPeer(S3SaverPeer):
@@ -96,28 +97,28 @@ class AsyncS3SaverPeer(S3SaverPeer):
     label = "AsyncS3Saver"
 
     def open(self, seeding: bool = False) -> None:
-        from langgraph.checkpoint.s3.aio import AsyncS3Saver
-
-        self.runner: asyncio.Runner | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         if seeding:
             super().open(seeding)
             return
-        self.runner = asyncio.Runner()
-        self.saver = AsyncS3Saver(self.place, "agents", endpoint_url=self.addresses["s3"])
+        self.loop = asyncio.new_event_loop()
+        module = import_module("langgraph.checkpoint.s3.aio")
+        self.saver = module.AsyncS3Saver(self.place, "agents", endpoint_url=self.addresses["s3"])
 
     def call(self, name: str, *args: Any, **options: Any) -> Any:
-        if self.runner is None or not hasattr(self.saver, f"a{name}"):
+        if self.loop is None or not hasattr(self.saver, f"a{name}"):
             return super().call(name, *args, **options)
-        return self.runner.run(finished(getattr(self.saver, f"a{name}")(*args, **options)))
+        return self.loop.run_until_complete(finished(getattr(self.saver, f"a{name}")(*args, **options)))
 
     def invoke(self, graph: Any, given: Any, config: Any) -> Any:
-        assert self.runner is not None
-        return self.runner.run(graph.ainvoke(given, config))
+        assert self.loop is not None
+        return self.loop.run_until_complete(graph.ainvoke(given, config))
 
     def close(self) -> None:
         super().close()
-        if self.runner is not None:
-            self.runner.close()
+        if self.loop is not None:
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
 
 
 async def finished(it: Any) -> Any:
@@ -131,9 +132,8 @@ class ObjectStoragePeer(Peer):
     compression = "none"
 
     def open(self, seeding: bool = False) -> None:
-        from langgraph_checkpoint_objectstorage import ObjectStorageSaver
-
-        self.saver = ObjectStorageSaver.from_conn_string(
+        module = import_module("langgraph_checkpoint_objectstorage")
+        self.saver = module.ObjectStorageSaver.from_conn_string(
             f"s3://{self.place}/agents",
             compression=self.compression,
             client_kwargs={"endpoint_url": self.addresses["s3"]},
@@ -156,9 +156,8 @@ class TigrisPeer(Peer):
     environment = "aioboto3"
 
     def open(self, seeding: bool = False) -> None:
-        from langgraph.checkpoint.tigris import TigrisSaver
-
-        self.saver = TigrisSaver(self.place, client=self.boto_client(seeding), prefix="agents")
+        module = import_module("langgraph.checkpoint.tigris")
+        self.saver = module.TigrisSaver(self.place, client=self.boto_client(seeding), prefix="agents")
 
 
 class CheckpointS3Peer(Peer):
@@ -169,9 +168,8 @@ class CheckpointS3Peer(Peer):
     environment = "checkpoint2"
 
     def open(self, seeding: bool = False) -> None:
-        from langgraph_checkpoint_s3 import S3CheckpointSaver
-
-        self.saver = S3CheckpointSaver(self.place, prefix="agents", s3_client=self.boto_client(seeding))
+        module = import_module("langgraph_checkpoint_s3")
+        self.saver = module.S3CheckpointSaver(self.place, prefix="agents", s3_client=self.boto_client(seeding))
 
 
 class S3CheckpointerPeer(Peer):
@@ -179,9 +177,8 @@ class S3CheckpointerPeer(Peer):
     distributions = ("langgraph-s3-checkpointer",)
 
     def open(self, seeding: bool = False) -> None:
-        from s3checkpointer.s3saver import S3CheckpointSaver
-
-        self.saver = S3CheckpointSaver(self.place, "agents", region_name="us-east-1")
+        module = import_module("s3checkpointer.s3saver")
+        self.saver = module.S3CheckpointSaver(self.place, "agents", region_name="us-east-1")
         self.saver.s3 = self.boto_client(seeding)  # it has no option for an endpoint
 
 
@@ -201,9 +198,8 @@ class DynamoDBPeer(Peer):
         )
 
     def open(self, seeding: bool = False) -> None:
-        from langgraph_checkpoint_aws import DynamoDBSaver
-
-        self.saver = DynamoDBSaver(
+        module = import_module("langgraph_checkpoint_aws")
+        self.saver = module.DynamoDBSaver(
             self.place,
             endpoint_url=self.addresses["dynamodb"],
             s3_offload_config={"bucket_name": self.place, "endpoint_url": self.addresses["s3"]},

@@ -56,7 +56,7 @@ def set_up() -> None:
             continue
         print(f"making .bench/{name}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", BENCH / name], check=True)
-        pip = [python_of(name), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip: list[str | Path] = [python_of(name), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, *wanted], check=True, cwd=ROOT)
         ready.write_text(content)
 
@@ -104,7 +104,7 @@ def postgres() -> Iterator[str]:
         data = Path(scratch) / "data"
         if user:
             os.chown(scratch, pwd.getpwnam(user).pw_uid, -1)
-        initialise = [programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust"]
+        initialise: list[str | Path] = [programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust"]
         subprocess.run(initialise, check=True, user=user, stdout=subprocess.DEVNULL)
         options = ["-p", str(port), "-k", scratch, "-c", "listen_addresses=127.0.0.1"]
         with process([programs / "postgres", "-D", data, *options], user):
@@ -125,7 +125,7 @@ def measure(name: str, options: Sequence[str], deadline: float) -> str | None:
             relays += ["--postgres", stack.enter_context(postgres())]
         addresses = stack.enter_context(start_server(*relays))
         addresses["scratch"] = stack.enter_context(tempfile.TemporaryDirectory())
-        command = [python_of(kind.environment), "-m", "benchmarks.measure", name, *options]
+        command: list[str | Path] = [python_of(kind.environment), "-m", "benchmarks.measure", name, *options]
         command += ["--addresses", json.dumps(addresses), "--output", BENCH / "results" / f"{name}.json"]
         try:
             done = subprocess.run(command, cwd=ROOT, timeout=deadline)

@@ -41,7 +41,8 @@ class Words:
 
 def recent(left: list[AnyMessage], right: list[AnyMessage]) -> list[AnyMessage]:
     """Add messages and forget the oldest."""
-    return list(add_messages(left, right))[-WINDOW:]  # type: ignore[arg-type]
+    added: Any = add_messages(left, right)  # type: ignore[arg-type]
+    return list(added)[-WINDOW:]
 
 
 class State(TypedDict):

@@ -64,8 +64,8 @@ class DynamoDB:
                 raise DynamoDBError("UnknownOperationException")
             answer, write_units, read_units = call(json.loads(request.body))
         except DynamoDBError as error:
-            body = {"__type": f"com.amazonaws.dynamodb.v20120810#{error}", "message": str(error)}
-            return Response(target, 400, json.dumps(body).encode(), headers, write_units=error.write_units)
+            told = {"__type": f"com.amazonaws.dynamodb.v20120810#{error}", "message": str(error)}
+            return Response(target, 400, json.dumps(told).encode(), headers, write_units=error.write_units)
         body = json.dumps(answer).encode()
         return Response(target, 200, body, headers, write_units=write_units, read_units=read_units)
 
@@ -212,7 +212,7 @@ def value_size(value: Mapping[str, Any]) -> int:
     """Bytes of one value."""
     (kind, it), *_ = value.items()
     if kind == "B":
-        return len(it) // 4 * 3 - it.count("=")
+        return len(it) // 4 * 3 - str(it).count("=")
     if kind == "M":
         return 3 + size(it)
     if kind == "L":

@@ -270,5 +270,5 @@ def xml(kind: str, root: str, fields: str) -> Response:
 
 
 def iso(seconds: float) -> str:
-    """A time as listings tell it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1000):03}Z"
+    """A time as listings tell it: S3 knows whole seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(seconds))
