@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,7 +21,8 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from benchmarks.server.control import ServerControl, start_server
-from benchmarks.server.http import decode_chunks
+from benchmarks.server.dynamodb import DynamoDB, Table
+from benchmarks.server.http import Request, decode_chunks
 from benchmarks.server.log import Entry, dollars_per_million, kinds, longest_chain
 
 BUCKETS = count()
@@ -29,10 +33,16 @@ Client: TypeAlias = Any
 
 
 @pytest.fixture(scope="module")
-def bench_endpoint() -> Iterator[str]:
-    """The address of the benchmark's server, without latency."""
+def bench_addresses() -> Iterator[dict[str, str]]:
+    """The addresses of the benchmark's server, without latency."""
     with start_server("--latency", "0") as told:
-        yield told["s3"]
+        yield told
+
+
+@pytest.fixture(scope="module")
+def bench_endpoint(bench_addresses: dict[str, str]) -> str:
+    """Where its S3 is."""
+    return bench_addresses["s3"]
 
 
 @pytest.fixture(params=["when_supported", "when_required"])
@@ -63,7 +73,7 @@ DIFFERENT = {
     *("NextContinuationToken", "ContinuationToken", "ServerSideEncryption", "HTTPHeaders", "RetryAttempts"),
     *("StorageClass", "AcceptRanges", "Name", "Bucket", "BucketArn", "BucketRegion", "AccessPointAlias", "TagCount"),
     # Here moto is not as S3 is: these repeat what was asked, or are only there for buckets with versions.
-    *("Prefix", "StartAfter", "Marker", "NextMarker", "VersionId"),
+    *("Prefix", "StartAfter", "Marker", "NextMarker", "VersionId", "ConsumedCapacity", "ItemCollectionMetrics"),
 }
 
 
@@ -340,6 +350,80 @@ def test_chains_and_prices() -> None:
     assert longest_chain([]) == 0
     assert dollars_per_million(log) == pytest.approx(10.8)
     assert dollars_per_million([Entry("Query", 0, 1, write_units=2, read_units=4)]) == pytest.approx(1.75)
+
+
+def item(hash_key: str, range_key: str, **more: str) -> dict[str, Any]:
+    return {"PK": {"S": hash_key}, "SK": {"S": range_key}, **{name: {"S": value} for name, value in more.items()}}
+
+
+def make_call(name: str, options: dict[str, Any], client: Client, _: str) -> Any:
+    return getattr(client, name)(**options)
+
+
+def test_dynamodb(bench_addresses: dict[str, str], moto_endpoint: str) -> None:
+    """The DynamoDB answers as moto's does."""
+    clients = [boto3.client("dynamodb", endpoint_url=url) for url in (bench_addresses["dynamodb"], moto_endpoint)]
+    table = f"bench-{next(BUCKETS)}"
+    keys: Any = [{"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}]
+    types: Any = [{"AttributeName": name, "AttributeType": "S"} for name in ("PK", "SK")]
+    items = [item("a", f"{letter}#{n}", id=str(n), body="t" * n) for letter in "xy" for n in range(5)]
+    both: dict[str, Any] = {":pk": {"S": "a"}, ":start": {"S": "x#"}}
+    query: dict[str, Any] = {"KeyConditionExpression": "PK = :pk", "ExpressionAttributeValues": {":pk": {"S": "a"}}}
+    prefix = {
+        "KeyConditionExpression": "PK = :pk AND begins_with(SK, :start)",
+        "ExpressionAttributeValues": both,
+        "ProjectionExpression": "id, #t",
+        "ExpressionAttributeNames": {"#t": "body"},
+    }
+    filtered = {**query, "FilterExpression": "id < :id"}
+    filtered["ExpressionAttributeValues"] = {":pk": {"S": "a"}, ":id": {"S": "3"}}
+    after = {"PK": {"S": "a"}, "SK": {"S": "x#3"}}
+    calls: list[tuple[str, dict[str, Any]]] = [
+        *(("put_item", {"TableName": table, "Item": it}) for it in items),
+        ("put_item", {"TableName": table, "Item": items[0], "ConditionExpression": "attribute_not_exists(PK)"}),
+        ("put_item", {"TableName": table, "Item": item("b", "1"), "ConditionExpression": "attribute_not_exists(PK)"}),
+        *(("get_item", {"TableName": table, "Key": item(*key)}) for key in (("a", "x#3"), ("a", "z"), ("b", "1"))),
+        ("get_item", {"TableName": table, "Key": item("a", "x#3"), "ProjectionExpression": "body"}),
+        ("query", {"TableName": table, **query}),
+        ("query", {"TableName": table, **query, "ScanIndexForward": False, "Limit": 3}),
+        ("query", {"TableName": table, **query, "ExclusiveStartKey": after}),
+        ("query", {"TableName": table, **query, "ExclusiveStartKey": after, "ScanIndexForward": False}),
+        ("query", {"TableName": table, **prefix}),
+        ("query", {"TableName": table, **prefix, "ScanIndexForward": False}),
+        ("query", {"TableName": table, **filtered}),
+        ("batch_get_item", {"RequestItems": {table: {"Keys": [item("a", "x#1"), item("a", "none")]}}}),
+        ("batch_write_item", {"RequestItems": {table: [{"DeleteRequest": {"Key": item("a", "x#1")}}]}}),
+        ("query", {"TableName": table, **query}),
+        ("get_item", {"TableName": f"{table}-none", "Key": item("a", "x#3")}),
+    ]
+    for client in clients:
+        client.create_table(TableName=table, KeySchema=keys, AttributeDefinitions=types, BillingMode="PAY_PER_REQUEST")
+    for number, (name, options) in enumerate(calls):
+        answers = [told(client, "", partial(make_call, name, options)) for client in clients]
+        assert answers[0] == answers[1], f"call {number}"
+    for client in clients:
+        client.close()
+
+
+def test_dynamodb_units() -> None:
+    def ask(target: str, **asked: Any) -> tuple[float, float]:
+        headers = {"x-amz-target": f"DynamoDB_20120810.{target}"}
+        answer = database(Request("POST", "/", {}, headers, json.dumps(asked).encode()))
+        return answer.write_units, answer.read_units
+
+    database = DynamoDB()
+    database.tables["t"] = Table()
+    large = {**item("a", "1"), "data": {"B": base64.b64encode(b"x" * 10_000).decode()}}
+    assert ask("PutItem", TableName="t", Item=large) == (10, 0)
+    assert ask("PutItem", TableName="t", Item=item("a", "2")) == (1, 0)
+    assert ask("GetItem", TableName="t", Key=item("a", "1")) == (0, 1.5)
+    assert ask("GetItem", TableName="t", Key=item("a", "1"), ConsistentRead=True) == (0, 3)
+    assert ask("GetItem", TableName="t", Key=item("a", "3")) == (0, 0.5)
+    values = {":pk": {"S": "a"}}
+    asked = {"TableName": "t", "KeyConditionExpression": "PK = :pk", "ExpressionAttributeValues": values}
+    assert ask("Query", **asked) == (0, 1.5)
+    deletions = [{"DeleteRequest": {"Key": item("a", number)}} for number in "12"]
+    assert ask("BatchWriteItem", RequestItems={"t": deletions}) == (11, 0)
 
 
 def test_server_is_a_command() -> None:
