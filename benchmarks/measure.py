@@ -175,10 +175,11 @@ class Place:
             result.wrong = self.checked(check, answer)
         print(f"  {self.length:6} {operation:22} {result.chain:5} {result.dollars:9.1f} {result.wall:7.1f}", end=" ")
         print(result.requests, result.wrong or "", result.note or "", flush=True)
+        self.bench.save()
         return answer
 
-    def read(self, operation: str, call: Callable[[], Any], check: Check) -> None:
-        """Measure what changes nothing. It is done before with hardly a latency, to see how much it asks for.
+    def count_first(self, operation: str, call: Callable[[], Any], check: Check) -> None:
+        """Measure what changes nothing, but do it before with hardly a latency, to see how much it asks for.
 
         Where the requests follow one another and are so many that the wait is not worth it, those figures count;
         only the time is left out.
@@ -219,10 +220,11 @@ class Place:
 class Bench:
     """All that is measured of one saver."""
 
-    def __init__(self, name: str, addresses: dict[str, str], latency: float, seconds: float, seeding: float) -> None:
-        self.name, self.addresses, self.kind = name, addresses, PEERS[name]
-        self.latency, self.seconds, self.seeding = latency, seconds, seeding
-        self.control = Peer(addresses, "").control
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        self.name, self.kind, self.output = name, PEERS[name], options.output
+        self.addresses: dict[str, str] = options.addresses
+        self.latency, self.seconds, self.seeding = options.latency, options.budget, options.seeding
+        self.control = Peer(self.addresses, "").control
         self.results: list[Result] = []
         self.stored: dict[int, int] = {}
         self.notes: list[str] = []
@@ -243,6 +245,19 @@ class Bench:
             self.attempt(self.on_length, length)
         self.attempt(self.on_short_threads)
         self.attempt(self.delta_history)
+
+    def save(self) -> None:
+        """Write what there is so far: a saver may be stopped."""
+        told = {
+            "peer": self.name,
+            "label": self.kind.label,
+            "latency": self.latency,
+            "versions": {name: version(name) for name in self.kind.distributions},
+            "results": [asdict(result) for result in self.results],
+            "stored": self.stored,
+            "notes": self.notes,
+        }
+        self.output.write_text(json.dumps(told, indent=1))
 
     def attempt(self, what: Callable[..., None], *args: Any) -> None:
         """Go on with the next thing if one cannot be done."""
@@ -277,17 +292,17 @@ class Bench:
         def check_latest(answer: Any) -> str | None:
             return tuple_difference(memory.get_tuple(latest), answer)
 
-        def check_stored(_: Any) -> str | None:
-            return check_latest(call("get_tuple", latest))
+        def check_stored(stored: Any) -> str | None:
+            return tuple_difference(memory.get_tuple(config_for(THREAD, place.parent)), call("get_tuple", stored))
 
-        place.read("get latest", lambda: call("get_tuple", latest), check_latest)
+        seen = place.measure("get latest", lambda: call("get_tuple", latest), check_latest)
+        config = seen.config if seen else config
         expected = list(memory.list(latest, limit=10))
-        place.read(
+        place.measure(
             "list(limit=10)",
             lambda: call("list", latest, limit=10),
             lambda answer: list_difference(expected, answer),
         )
-        config = seen.config if (seen := call("get_tuple", latest)) else config
         puts: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "put": ({"messages": script.values["messages"][1:]}, ()),
             "put, new large value": ({"attachment": noise(LARGE)}, ()),
@@ -310,7 +325,7 @@ class Bench:
         self.control.set_latency(0)
         for task in tasks[1:]:
             call("put_writes", config, task.writes, task.task_id)
-        place.read("get latest, three tasks", lambda: call("get_tuple", latest), check_latest)
+        place.measure("get latest, three tasks", lambda: call("get_tuple", latest), check_latest)
         self.turn(place)
 
     def turn(self, place: Place) -> None:
@@ -337,7 +352,7 @@ class Bench:
         place.reopen()
         latest, memory, call = config_for(THREAD), place.memory, place.peer.call
         found = list(memory.list(latest, filter={"source": "update"}))
-        place.read(
+        place.measure(
             "list, five filtered of 100",
             lambda: call("list", latest, filter={"source": "update"}),
             lambda answer: list_difference(found, answer),
@@ -384,7 +399,7 @@ class Bench:
             place.seed(THREAD, steps())
         place.reopen()
         latest: Any = config_for(THREAD)
-        place.read(
+        place.count_first(
             "delta history of 500",
             lambda: place.peer.call("get_delta_channel_history", config=latest, channels=["log"]),
             lambda answer: history_difference(
@@ -406,24 +421,14 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.update(AWS)
     warnings.simplefilter("ignore")
-    bench = Bench(arguments.peer, arguments.addresses, arguments.latency, arguments.budget, arguments.seeding)
+    bench = Bench(arguments.peer, arguments)
     start = time.perf_counter()
     try:
         bench.run(arguments.lengths)
     except ModuleNotFoundError as error:
         arguments.output.write_text(json.dumps({"peer": bench.name, "left_out": f"there is no {error.name}"}))
         return
-    told = {
-        "peer": bench.name,
-        "label": bench.kind.label,
-        "latency": bench.latency,
-        "versions": {name: version(name) for name in bench.kind.distributions},
-        "results": [asdict(result) for result in bench.results],
-        "stored": bench.stored,
-        "notes": bench.notes,
-        "seconds": time.perf_counter() - start,
-    }
-    arguments.output.write_text(json.dumps(told, indent=1))
+    bench.save()
     print(f"{bench.name}: {time.perf_counter() - start:.0f} s", flush=True)
     sys.stdout.flush()
     os._exit(0)  # some savers leave threads that never end

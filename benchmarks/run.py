@@ -130,8 +130,18 @@ def measure(name: str, options: Sequence[str], deadline: float) -> str | None:
         try:
             done = subprocess.run(command, cwd=ROOT, timeout=deadline)
         except subprocess.TimeoutExpired:
-            return f"more than {deadline:.0f} s"
+            return stopped(BENCH / "results" / f"{name}.json", deadline)
         return None if done.returncode == 0 else f"ended with status {done.returncode}"
+
+
+def stopped(output: Path, deadline: float) -> str | None:
+    """Note in what a saver has so far that it had no time for more."""
+    if not output.exists():
+        return f"more than {deadline:.0f} s"
+    told = json.loads(output.read_text())
+    told["notes"].append(f"stopped after {deadline:.0f} s")
+    output.write_text(json.dumps(told, indent=1))
+    return None
 
 
 def main() -> None:
@@ -140,7 +150,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", help="only these savers; the others keep the figures of the last run")
-    parser.add_argument("--deadline", type=float, default=180, help="seconds for one saver")
+    parser.add_argument("--deadline", type=float, default=150, help="seconds for one saver")
     arguments, options = parser.parse_known_args()
     results = BENCH / "results"
     results.mkdir(parents=True, exist_ok=True)
