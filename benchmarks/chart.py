@@ -1,4 +1,4 @@
-"""Line charts as SVG, with nothing but the standard library: both axes logarithmic, a name at each line's end."""
+"""Line charts as SVG, with nothing but the standard library, and a name at each line's end."""
 
 from __future__ import annotations
 
@@ -12,36 +12,64 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 460, 70, 190, 46, 52
 Points = Sequence[tuple[float, float]]
 
 
-class Scale:
-    """A logarithmic axis over whole powers of ten."""
+class Logarithmic:
+    """An axis over whole powers of ten."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
-        self.first, self.last = floor(log10(min(values))), ceil(log10(max(values)))
-        if self.first == self.last:
-            self.last += 1
+        self._first, self._last = floor(log10(min(values))), ceil(log10(max(values)))
+        if self._first == self._last:
+            self._last += 1
         self._start, self._end = start, end
 
     def __call__(self, value: float) -> float:
         """Where a value lies."""
-        part = (log10(value) - self.first) / (self.last - self.first)
+        part = (log10(value) - self._first) / (self._last - self._first)
         return self._start + part * (self._end - self._start)
 
     def ticks(self) -> list[float]:
         """The powers of ten."""
-        return [10.0**power for power in range(self.first, self.last + 1)]
+        return [10.0**power for power in range(self._first, self._last + 1)]
 
 
-def line_chart(title: str, x_name: str, y_name: str, series: Mapping[str, Points], suffix: str = "") -> str:
+class Linear:
+    """An axis from zero, in about five round steps."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        power = 10.0 ** floor(log10(max(values) / 5))
+        self._step = next(size * power for size in (1, 2, 5, 10) if size * power >= max(values) / 6)
+        self._count = ceil(max(values) / self._step)
+        self._start, self._end = start, end
+
+    def __call__(self, value: float) -> float:
+        """Where a value lies."""
+        return self._start + value / (self._step * self._count) * (self._end - self._start)
+
+    def ticks(self) -> list[float]:
+        """The steps."""
+        return [round(self._step * number, 9) for number in range(self._count + 1)]
+
+
+Scale = Logarithmic | Linear
+
+
+def line_chart(
+    title: str,
+    x_name: str,
+    y_name: str,
+    series: Mapping[str, Points],
+    unit: str = "",
+    kind: type[Scale] = Logarithmic,
+) -> str:
     """Draw one line for each series. Values that are not positive have no place here and are left out."""
     kept = {name: [(x, y) for x, y in points if x > 0 and y > 0] for name, points in series.items()}
     kept = {name: points for name, points in kept.items() if points}
-    x = Scale([x for points in kept.values() for x, _ in points], LEFT, WIDTH - RIGHT)
-    y = Scale([y for points in kept.values() for _, y in points], HEIGHT - BOTTOM, TOP)
+    x = kind([x for points in kept.values() for x, _ in points], LEFT, WIDTH - RIGHT)
+    y = kind([y for points in kept.values() for _, y in points], HEIGHT - BOTTOM, TOP)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         text(LEFT, 24, title, 'font-size="16" font-weight="bold"'),
-        *grid(x, y, suffix),
+        *grid(x, y, unit),
         text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, x_name, 'font-size="12" text-anchor="middle"'),
         text(LEFT, TOP - 7, y_name, 'font-size="12"'),
         *curves(kept, list(series), x, y),
@@ -50,26 +78,25 @@ def line_chart(title: str, x_name: str, y_name: str, series: Mapping[str, Points
     return "\n".join(lines) + "\n"
 
 
-def grid(x: Scale, y: Scale, suffix: str) -> Iterator[str]:
+def grid(x: Scale, y: Scale, unit: str) -> Iterator[str]:
     """The lines of the powers of ten, with their numbers."""
     for tick in x.ticks():
         yield f'<path d="M{x(tick):.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#ddd"/>'
         yield text(x(tick), HEIGHT - BOTTOM + 18, number(tick), 'font-size="12" text-anchor="middle"')
     for tick in y.ticks():
         yield f'<path d="M{LEFT} {y(tick):.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>'
-        yield text(LEFT - 8, y(tick) + 4, number(tick) + suffix, 'font-size="12" text-anchor="end"')
+        yield text(LEFT - 8, y(tick) + 4, unit + number(tick), 'font-size="12" text-anchor="end"')
 
 
 def curves(series: Mapping[str, Points], names: Sequence[str], x: Scale, y: Scale) -> Iterator[str]:
     """The lines, with names that do not lie on one another."""
     places = label_places({name: y(points[-1][1]) for name, points in series.items()})
-    for name, points in series.items():
+    for name, points in reversed(list(series.items())):  # the first lies on top
         colour = COLOURS[names.index(name) % len(COLOURS)]
         path = "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in points)
         yield f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        if len(points) < 10:
-            for a, b in points:
-                yield f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="3.5" fill="{colour}"/>'
+        for a, b in points:
+            yield f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="3.5" fill="{colour}"/>'
         at, (a, b) = WIDTH - RIGHT + 14, points[-1]
         leader = f"M{x(a) + 4:.1f} {y(b):.1f}L{at - 2} {places[name]:.1f}"
         yield f'<path d="{leader}" stroke="{colour}" stroke-opacity="0.3"/>'

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chart import line_chart
+from benchmarks.chart import Linear, Logarithmic, line_chart
 from benchmarks.measure import CHAIN, LENGTHS, SHORT
 from benchmarks.peers import PEERS
 from benchmarks.workload import TURN
@@ -36,6 +36,7 @@ TITLES = {
 """The operations in the order of the report."""
 
 TURNS = 1_000
+SHOWN_TURNS = {1, *range(100, 1_001, 100)}
 
 INTRO = """# Benchmarks
 
@@ -57,7 +58,7 @@ The threads are an agent's: questions, tool calls, results, answers, of which th
 are made with the latency off. Each operation is done once, by a saver that is connected and, before it writes, has read
 the newest checkpoint, as a run has. Where a saver follows with so many requests one another that waiting for them is
 not worth it, they are counted with hardly a latency, and no time is told. Figures of three lengths are those of threads
-of {lengths} checkpoints; "—" stands for what there is no figure for.
+of {lengths} checkpoints, requests and bytes those of the longest; "—" stands for what there is no figure for.
 """
 
 
@@ -130,28 +131,32 @@ class Report:
             "conversation-dollars": (
                 f"What a conversation of {TURNS:,} turns costs in requests",
                 ("turns so far, of ten super-steps each", "dollars", self.conversations()),
-                " $",
+                "$",
             ),
             "stored-bytes": (
                 "Bytes stored for a thread",
                 (history, "bytes", {peer["label"]: points(peer["stored"]) for peer in self.peers}),
-                "B",
+                "",
             ),
         }
-        for name, (title, (x_name, y_name, series), suffix) in charts.items():
-            (directory / f"{name}.svg").write_text(line_chart(title, x_name, y_name, series, suffix))
+        for name, (title, (x_name, y_name, series), unit) in charts.items():
+            kind = Linear if name == "conversation-dollars" else Logarithmic
+            (directory / f"{name}.svg").write_text(line_chart(title, x_name, y_name, series, unit, kind))
             yield f"\n![{title}](benchmarks/{name}.svg)"
 
     def series(self, operation: str, figure: str) -> dict[str, list[tuple[float, float]]]:
         """A figure of an operation over the lengths."""
-        return {
-            peer["label"]: [
-                (length, it[figure])
-                for length in self.lengths
-                if (it := self.result(peer, operation, length)) and not it["note"] and not it["wrong"]
+        series: dict[str, list[tuple[float, float]]] = {}
+        for peer in self.peers:
+            found = {length: self.result(peer, operation, length) for length in self.lengths}
+            wrong = any(it and it["wrong"] for it in found.values())
+            line = [
+                (float(length), float(it[figure]))
+                for length, it in found.items()
+                if it and it["requests"] and not it["note"]
             ]
-            for peer in self.peers
-        }
+            series[peer["label"] + (" ✗" if wrong else "")] = line
+        return series
 
     def conversations(self) -> dict[str, list[tuple[float, float]]]:
         """Dollars so far, turn by turn, where requests have a price."""
@@ -161,7 +166,8 @@ class Report:
             total, line = 0.0, []
             for turn in range(TURNS if known else 0):
                 total += between(known, turn)
-                line.append((turn + 1.0, total))
+                if turn + 1 in SHOWN_TURNS:
+                    line.append((turn + 1.0, total))
             series[name] = line
         return series
 
