@@ -326,6 +326,9 @@ class Bench:
         for task in tasks[1:]:
             call("put_writes", config, task.writes, task.task_id)
         place.measure("get latest, three tasks", lambda: call("get_tuple", latest), check_latest)
+        step = script.put({"messages": script.values["messages"][1:]})  # the turn begins with nothing pending
+        memory.put(config_for(THREAD, place.parent), step.checkpoint, step.metadata, step.new_versions)
+        call("put", config, step.checkpoint, step.metadata, step.new_versions)
         self.turn(place)
 
     def turn(self, place: Place) -> None:
