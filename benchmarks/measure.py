@@ -264,7 +264,7 @@ class Bench:
         try:
             what(*args)
         except ModuleNotFoundError:
-            raise
+            raise  # the saver is not there at all
         except OverBudget:
             self.notes.append(
                 f"a thread of {args[0] if args else CHAIN:,} takes more than {self.seeding:.0f} s to make"
@@ -272,7 +272,6 @@ class Bench:
         except Exception as error:
             traceback.print_exc(limit=-3)
             self.notes.append(f"{what.__name__.replace('_', ' ')}: raises {type(error).__name__}")
-        print(*self.notes[-1:], flush=True)
 
     def on_length(self, length: int) -> None:
         """What may depend on the length of a thread."""

@@ -262,9 +262,8 @@ class PostgresPeer(Peer):
         self._open.close()
 
     def stored(self) -> int:
-        sizes = ", ".join(f"pg_total_relation_size('{table}')" for table in self.tables)
-        row = self.saver.conn.execute(f"SELECT {sizes}").fetchone()
-        return sum(map(int, row.values()))
+        sizes = " + ".join(f"pg_total_relation_size('{table}')" for table in self.tables)
+        return int(self.saver.conn.execute(f"SELECT {sizes} AS size").fetchone()["size"])
 
 
 PEERS: Mapping[str, type[Peer]] = {

@@ -223,7 +223,7 @@ class Report:
         for peer in self.peers:
             for note in peer["notes"]:
                 yield f"* {peer['label']}: {note}"
-            missing = [it["operation"] for it in peer["results"] if it["note"] == "not offered"]
+            missing = [it["operation"].split(" of ")[0] for it in peer["results"] if it["note"] == "not offered"]
             if missing:
                 yield f"* {peer['label']} does not offer: {', '.join(missing)}"
             for it in peer["results"]:

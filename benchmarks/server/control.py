@@ -42,8 +42,7 @@ class Control:
 
     def _log(self) -> list[tuple[Any, ...]]:
         """The log so far, which begins anew."""
-        log, self._recorder.log = self._recorder.log, []
-        return [astuple(entry) for entry in log]
+        return [astuple(entry) for entry in self._recorder.take()]
 
     def _size(self, name: str) -> int:
         """Bytes in the bucket and in the table of this name."""

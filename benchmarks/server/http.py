@@ -55,10 +55,24 @@ class Response:
 
 @dataclass
 class Recorder:
-    """What the listeners of one server share: how long to wait, and the log."""
+    """What the listeners of one server share: how long to wait, and the log.
+
+    Attributes:
+        latency: In seconds.
+        log: The requests that are over.
+        unfinished: Log what may be over, where the end of an answer cannot be told.
+    """
 
     latency: float = 0.0
     log: list[Entry] = field(default_factory=list)
+    unfinished: set[Callable[[], None]] = field(default_factory=set)
+
+    def take(self) -> list[Entry]:
+        """The log so far, which begins anew."""
+        for finish in self.unfinished:
+            finish()
+        log, self.log = self.log, []
+        return log
 
 
 Handler = Callable[[Request], Response]

@@ -40,11 +40,13 @@ class PostgresRelay:
         host, _, port = self._address.rpartition(":")
         server_reader, server_writer = await asyncio.open_connection(host, int(port))
         line = Line(self._recorder, server_writer, writer)
+        self._recorder.unfinished.add(line.finish)
         tasks = [asyncio.create_task(line.up(reader)), asyncio.create_task(line.down(server_reader))]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
         line.finish()
+        self._recorder.unfinished.discard(line.finish)
         server_writer.close()
         writer.close()
 
@@ -76,6 +78,7 @@ class Line:
 
     def finish(self) -> None:
         """Log the exchange that is over."""
-        it, self._exchange = self._exchange, None
+        it = self._exchange
         if it and it.end is not None:
+            self._exchange = None
             self._recorder.log.append(Entry("SQL", it.start, it.end, it.up, it.down))
