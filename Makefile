@@ -55,8 +55,9 @@ campaign: $(SETUP) ## Search for rare failures, for an hour or more
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-campaign} $(BIN)/python -m pytest -m campaign -n 2
 	RACES=600 $(BIN)/python -m pytest tests/test_interleavings.py -n 2
 
-bench: $(SETUP) ## Measure round trips, requests and time
+bench: $(SETUP) ## Measure beside other savers, in about a quarter of an hour; writes docs/benchmarks.md
 	$(BIN)/python benchmarks/core.py
+	$(BIN)/python -m benchmarks.run
 
 clean: ## Remove what the other targets made
-	rm -rf .venv $(WORLDS) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv $(WORLDS) .bench dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
