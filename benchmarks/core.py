@@ -24,6 +24,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Durability
 
+from langgraph.checkpoint.s3._operations import Manifest
 from tests.support.fake_s3 import FakeDriver, FakeS3
 from tests.support.threads import Script, config_for, noise, saver_on, uuid_of
 
@@ -78,7 +79,7 @@ def costs(s3: FakeS3, length: int) -> dict[str, str]:
     return told
 
 
-def turn(durability: Durability, manifest: bool) -> str:
+def turn(durability: Durability, manifest: Manifest) -> str:
     """The requests of one turn of ten super-steps, in a thread that has had a turn before, and their price."""
     builder = StateGraph(Log)
     names = [f"step {number}" for number in range(10)]
@@ -121,9 +122,10 @@ def main() -> None:
     print("\nOne turn of ten super-steps, one task each:\n")
     print("| durability | manifest | PUT | LIST | GET | a million turns |\n| --- | --- | --- | --- | --- | --- |")
     durabilities: tuple[Durability, ...] = ("sync", "async", "exit")
+    manifests: tuple[Manifest, ...] = ("auto", "always", "never")
     for durability in durabilities:
-        for manifest in (True, False):
-            print(f"| {durability} | {'on' if manifest else 'off'} | {turn(durability, manifest)} |")
+        for manifest in manifests:
+            print(f"| {durability} | {manifest} | {turn(durability, manifest)} |")
     with SqliteSaver.from_conn_string(":memory:") as sqlite:
         savers = {"InMemorySaver": InMemorySaver(), "SqliteSaver, in memory": sqlite, "S3Saver": saver_on(FakeS3())}
         times = seconds(savers)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import operator
+from itertools import pairwise
+from typing import Annotated, Any, TypedDict
 
 import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
 
 from langgraph.checkpoint.s3 import S3Saver
+from langgraph.checkpoint.s3._requests import Put
 from tests.support.fake_s3 import Cost, FakeDriver, FakeS3
 from tests.support.threads import Script, config_for, noise, saver_on, uuid_of
 
@@ -75,6 +81,73 @@ def test_put_without_manifest(scene: Scene) -> None:
     scene.saver = saver_on(scene.driver, manifest=False)
     script = scene.go_on()
     assert measured(scene.driver, lambda: script.put({"messages": "new"})) == {"round_trips": 1, "puts": 1}
+
+
+class Log(TypedDict):
+    log: Annotated[list[str], operator.add]
+
+
+def graph_of(saver: Any, **nodes: Any) -> Any:
+    builder = StateGraph(Log)
+    for source, name in pairwise([START, *nodes]):
+        builder.add_node(name, nodes[name])
+        builder.add_edge(source, name)
+    return builder.compile(checkpointer=saver)
+
+
+ANNA: Any = {"configurable": {"thread_id": "anna"}}
+STEPS = {f"step {number}": lambda state: {"log": ["done"]} for number in range(10)}
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+@pytest.mark.parametrize(("manifest", "manifests"), [("auto", 1), ("always", 12), ("never", 0)])
+def test_a_turn_of_ten_super_steps(manifest: Any, manifests: int, durability: Any) -> None:
+    """A PUT for each of 12 checkpoints and of 11 write batches; and the manifest where the run ends."""
+    driver = FakeDriver()
+    graph = graph_of(saver_on(driver, manifest=manifest), **STEPS)
+    _ = graph.invoke({"log": ["first"]}, ANNA, durability=durability)
+    with driver.measure() as cost:
+        _ = graph.invoke({"log": ["second"]}, ANNA, durability=durability)
+    assert (cost.puts, cost.lists, cost.gets) == (23 + manifests, 1, 2 if manifest == "never" else 1)
+    reading = {"round_trips": 1, "lists": 1, "gets": 1} | ({"round_trips": 2, "gets": 2} if not manifests else {})
+    assert measured(driver, lambda: saver_on(driver).get_tuple(ANNA)) == reading
+
+
+def asks(state: Log) -> Log:
+    return Log(log=[interrupt("what?")])
+
+
+def fails(state: Log) -> Log:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("stop", [asks, fails])
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_a_run_that_stops_amid_its_steps_leaves_a_manifest(stop: Any, durability: Any) -> None:
+    """It goes with the write that says so, in the same round trip: the next read finds the head at once."""
+    driver = FakeDriver()
+    graph = graph_of(
+        saver_on(driver), one=lambda state: {"log": ["one"]}, stop=stop, two=lambda state: {"log": ["two"]}
+    )
+    with contextlib.suppress(ZeroDivisionError):
+        _ = graph.invoke({"log": ["in"]}, ANNA, durability=durability)
+    latest = saver_on(driver)
+    with driver.measure() as cost:
+        told = latest.get_tuple(ANNA)
+    assert told is not None
+    assert told.pending_writes is not None
+    assert graph.get_state(ANNA).next == ("stop",)
+    # A LIST with the manifest, and one more round trip for the write of the interrupt or the error.
+    assert (cost.round_trips, cost.lists, cost.gets) == (2, 1, 1 + len({write[0] for write in told.pending_writes}))
+    manifests = [it for it in driver.s3.log if isinstance(it, Put) and it.key.endswith("/latest")]
+    assert len(manifests) == 1
+
+
+def test_a_checkpoint_made_by_hand_has_its_manifest() -> None:
+    driver = FakeDriver()
+    graph = graph_of(saver_on(driver), **STEPS)
+    _ = graph.update_state(ANNA, {"log": ["by hand"]}, as_node="step 3")
+    assert measured(driver, lambda: saver_on(driver).get_tuple(ANNA)) == {"round_trips": 1, "lists": 1, "gets": 1}
 
 
 def test_put_of_an_unknown_parent_that_holds_all_it_inherits(scene: Scene) -> None:

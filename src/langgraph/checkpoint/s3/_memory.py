@@ -14,6 +14,7 @@ from langgraph.checkpoint.s3._locks import ForkSafeLock
 from langgraph.checkpoint.s3._objects import BlobRef, CheckpointObject
 
 MEMORY_BYTES = 32 << 20
+MEMORY_STOPS = 1_000
 
 
 class Memory:
@@ -24,6 +25,7 @@ class Memory:
         self._items: OrderedDict[tuple[str, str], CheckpointObject] = OrderedDict()
         self._size = 0
         self._unannounced: dict[str, str] = {}  # by namespace: the checkpoint put last, if without a manifest
+        self._stopped: dict[str, str] = {}  # by namespace: a checkpoint still to be put, that a run stops at
         self._stamp = 0
         self._lock = ForkSafeLock()
 
@@ -47,21 +49,38 @@ class Memory:
             while self._size > self._limit and self._items:
                 self._drop(next(iter(self._items)))
 
-    def withhold(self, ns: Namespace, it: CheckpointObject, announced: bool) -> None:
-        """Note whether the checkpoint that was put last in its namespace has been announced by a manifest."""
+    def withhold(self, ns: Namespace, it: CheckpointObject, announced: bool) -> bool:
+        """Note whether the checkpoint put last in its namespace has been announced by a manifest.
+
+        Returns whether it is to be announced now, because the run has stopped there meanwhile.
+        """
         with self._lock:
-            if announced:
-                _ = self._unannounced.pop(ns.base, None)
-            else:
+            stopped = self._stopped.pop(ns.base, None) == it.id
+            _ = self._unannounced.pop(ns.base, None)
+            if not announced and not stopped:
                 self._unannounced[ns.base] = it.id
+            return stopped and not announced
 
     def announce(self, ns: Namespace, checkpoint_id: str) -> CheckpointObject | None:
-        """The checkpoint, if it is the one put last here and has no manifest yet. The caller is to write that."""
+        """The checkpoint that a run stops at, if it was put last here and has no manifest yet.
+
+        The caller is to write that. If it is still to be put, `withhold` will tell.
+        """
         with self._lock:
-            if self._unannounced.get(ns.base) != checkpoint_id:
-                return None
-            del self._unannounced[ns.base]
-            return self._items.get((ns.base, checkpoint_id))
+            it = self._items.get((ns.base, checkpoint_id))
+            if it is None:
+                if len(self._stopped) >= MEMORY_STOPS:
+                    self._stopped.clear()
+                self._stopped[ns.base] = checkpoint_id
+            elif self._unannounced.get(ns.base) == checkpoint_id:
+                del self._unannounced[ns.base]
+                return it
+            return None
+
+    def stops_at(self, ns: Namespace, checkpoint_id: str) -> bool:
+        """Whether a run is known to stop at a checkpoint that is about to be put."""
+        with self._lock:
+            return self._stopped.get(ns.base) == checkpoint_id
 
     def forget(self, prefix: str) -> None:
         """Forget what lies below a thread's prefix."""

@@ -33,7 +33,7 @@ from langgraph.checkpoint.s3._plans.listing import Selection, Walk, next_page_pl
 from langgraph.checkpoint.s3._plans.prune import delete_runs_plan, prune_thread_plan
 from langgraph.checkpoint.s3._plans.read import Loaded, get_exact_plan, get_latest_plan
 from langgraph.checkpoint.s3._plans.threads import copy_thread_plan, delete_thread_plan
-from langgraph.checkpoint.s3._plans.write import Draft, Settings, put_plan, put_writes_plan
+from langgraph.checkpoint.s3._plans.write import Draft, Settings, put_manifest_plan, put_plan, put_writes_plan
 from langgraph.checkpoint.s3._requests import CreateBucket, List, Plan, list_page
 from langgraph.checkpoint.s3._rules import matches, run_goes_on, stops_run, write_index
 from langgraph.checkpoint.s3._values import Typed, compressing
@@ -136,7 +136,8 @@ class Operations(BaseCheckpointSaver[str]):
         draft = self._draft(at, checkpoint, get_checkpoint_metadata(config, metadata), new_versions)
         stored = yield from put_plan(self._codec, ns, draft, parent, self._settings)
         self._memory.remember(ns, stored)
-        self._memory.withhold(ns, stored, draft.manifest or self._manifest == "never")
+        if self._memory.withhold(ns, stored, draft.manifest or self._manifest != "auto"):
+            yield from put_manifest_plan(self._codec, ns, stored)
         return config_of(at.thread, at.ns, stored.id)
 
     def _draft(
@@ -167,9 +168,14 @@ class Operations(BaseCheckpointSaver[str]):
             channels=list(versions),
             in_hand=cache(lambda name: serialize(name) if name in values else None),
             deltas=_deltas(metadata),
-            manifest=self._manifest == "always"
-            or (self._manifest == "auto" and not run_goes_on(checkpoint.get("updated_channels"))),
+            manifest=self._wants_manifest(at, checkpoint),
         )
+
+    def _wants_manifest(self, at: Address, checkpoint: Checkpoint) -> bool:
+        if self._manifest != "auto":
+            return self._manifest == "always"
+        ns = namespace(self._root, at.thread, at.ns)
+        return not run_goes_on(checkpoint.get("updated_channels")) or self._memory.stops_at(ns, checkpoint["id"])
 
     def _put_writes_plan(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
@@ -195,7 +201,8 @@ class Operations(BaseCheckpointSaver[str]):
             ],
         )
         ns = namespace(self._root, at.thread, at.ns)
-        stopped = self._memory.announce(ns, at.id) if stops_run(channel for channel, _ in writes) else None
+        stops = self._manifest == "auto" and stops_run(channel for channel, _ in writes)
+        stopped = self._memory.announce(ns, at.id) if stops else None
         yield from put_writes_plan(self._codec, ns, batch, stopped)
 
     def _walk(

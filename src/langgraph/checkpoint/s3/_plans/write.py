@@ -180,6 +180,11 @@ def _commit(codec: Codec, ns: Namespace, it: CheckpointObject, manifest: bool) -
     return [(ns.checkpoint(it.id), packed), *([(ns.latest, packed)] if manifest else [])]
 
 
+def put_manifest_plan(codec: Codec, ns: Namespace, it: CheckpointObject) -> Plan[None]:
+    """Write the manifest of a checkpoint that is stored already. One round trip, one PUT."""
+    yield from put_all([(ns.latest, codec.checkpoint(it))])
+
+
 def _heed_fence_plan(
     codec: Codec, ns: Namespace, draft: Draft, it: CheckpointObject, settings: Settings
 ) -> Plan[CheckpointObject]:
