@@ -84,12 +84,14 @@ def test_it_requires_four_distributions(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
     metadata = message_from_bytes(archive.read(name))
-    assert sorted(metadata.get_all("Requires-Dist", [])) == [
+    required = sorted(metadata.get_all("Requires-Dist", []))
+    assert [it for it in required if "extra ==" not in it] == [
         "boto3>=1.36",
         "langgraph-checkpoint>=4.3",
         "ormsgpack>=1.8",
         "zstandard>=0.21",
     ]
+    assert metadata.get_all("Provides-Extra") == ["aioboto3", "async"]
     assert metadata["Requires-Python"] == ">=3.10"
 
 
@@ -122,6 +124,33 @@ def test_it_stores_a_checkpoint(installed: Path, endpoint: str) -> None:
             checkpoint["channel_versions"] = {"greeting": "1"}
             saver.put(config, checkpoint, {"source": "input", "step": -1}, {"greeting": "1"})
             assert saver.get_tuple(config).checkpoint == checkpoint
+        """,
+        ENDPOINT=endpoint,
+        AWS_ACCESS_KEY_ID="test",
+        AWS_SECRET_ACCESS_KEY="test",
+    )
+
+
+def test_the_asynchronous_saver_stores_a_checkpoint_too(installed: Path, endpoint: str) -> None:
+    run(
+        installed,
+        """
+        import asyncio, os
+        from langgraph.checkpoint.base import empty_checkpoint
+        from langgraph.checkpoint.s3.aio import AsyncS3Saver
+
+        async def main():
+            address = f"s3://aio/prefix?endpoint_url={os.environ['ENDPOINT']}&region_name=us-east-1"
+            async with AsyncS3Saver.from_conn_string(address) as saver:
+                await saver.setup(create_bucket=True)
+                config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+                checkpoint = empty_checkpoint()
+                checkpoint["channel_values"] = {"greeting": "hello"}
+                checkpoint["channel_versions"] = {"greeting": "1"}
+                await saver.aput(config, checkpoint, {"source": "input", "step": -1}, {"greeting": "1"})
+                assert (await saver.aget_tuple(config)).checkpoint == checkpoint
+
+        asyncio.run(main())
         """,
         ENDPOINT=endpoint,
         AWS_ACCESS_KEY_ID="test",
