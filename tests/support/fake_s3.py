@@ -153,7 +153,10 @@ class FakeS3:
             current = self._objects.get(request.key)
             if (current.etag if current else ABSENT) != request.if_match:
                 return Stored.REFUSED
-        self._store(_body(request.key, request.body))
+        body = _body(request.key, request.body)
+        self._store(body)
+        if request.noted is not None:
+            request.noted(body.etag)
         return Stored.DONE
 
     def _list(self, request: List) -> Page:

@@ -308,7 +308,9 @@ class Calls:
             case Get():
                 return Found(answer["Body"], answer["ETag"], answer.get("ContentLength"))
             case Put():
-                _ = answer["ETag"]
+                etag = answer["ETag"]
+                if request.noted is not None:
+                    request.noted(etag)
                 return Stored.DONE
             case List():
                 return _page(answer)

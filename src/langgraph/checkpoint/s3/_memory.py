@@ -25,6 +25,7 @@ class Memory:
         self._items: OrderedDict[tuple[str, str], CheckpointObject] = OrderedDict()
         self._size = 0
         self._unannounced: dict[str, str] = {}  # by namespace: the checkpoint put last, if without a manifest
+        self._newest: dict[str, str] = {}  # by namespace
         self._stopped: dict[str, str] = {}  # by namespace: a checkpoint still to be put, that a run stops at
         self._stamp = 0
         self._lock = ForkSafeLock()
@@ -45,9 +46,15 @@ class Memory:
             self._stamp = max(self._stamp, stamp)
             self._drop((ns.base, it.id))
             self._items[ns.base, it.id] = it
+            self._newest[ns.base] = max(it.id, self._newest.get(ns.base, ""))
             self._size += _size(it)
             while self._size > self._limit and self._items:
                 self._drop(next(iter(self._items)))
+
+    def newest(self, ns: Namespace) -> str | None:
+        """The newest checkpoint of a namespace that is remembered."""
+        with self._lock:
+            return self._newest.get(ns.base)
 
     def withhold(self, ns: Namespace, it: CheckpointObject, announced: bool) -> bool:
         """Note whether the checkpoint put last in its namespace has been announced by a manifest.
@@ -98,8 +105,9 @@ class Memory:
         it = self._items.pop(key, None)
         if it is not None:
             self._size -= _size(it)
-            if self._unannounced.get(key[0]) == key[1]:
-                del self._unannounced[key[0]]
+            for last in (self._unannounced, self._newest):
+                if last.get(key[0]) == key[1]:
+                    del last[key[0]]
 
 
 def _size(it: CheckpointObject) -> int:

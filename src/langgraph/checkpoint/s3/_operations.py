@@ -25,6 +25,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph.checkpoint.s3._cache import Cache, through_cache
 from langgraph.checkpoint.s3._keys import namespace, root_of, thread_prefix
 from langgraph.checkpoint.s3._memory import Memory
 from langgraph.checkpoint.s3._objects import ChannelHistory, Codec, WriteBatch
@@ -71,6 +72,7 @@ class Operations(BaseCheckpointSaver[str]):
         compression_level: int,
         manifest: Manifest | bool,
         max_object_bytes: int,
+        cache_bytes: int,
     ) -> None:
         super().__init__(serde=serde)
         if not _is_bucket(bucket):
@@ -94,6 +96,7 @@ class Operations(BaseCheckpointSaver[str]):
         self._settings = Settings(inline_threshold)
         self._manifest: Manifest = manifest if isinstance(manifest, str) else "always" if manifest else "never"
         self._memory = Memory()
+        self._cache = Cache(cache_bytes)
         self._clock: Callable[[], int] = time.time_ns
         self._random: Callable[[], float] = random.random
 
@@ -114,10 +117,13 @@ class Operations(BaseCheckpointSaver[str]):
     def _get_plan(self, config: RunnableConfig) -> Plan[CheckpointTuple | None]:
         at = address(config)
         ns = namespace(self._root, at.thread, at.ns)
+        likely = at.id or self._memory.newest(ns)
+        warm = likely is not None and ns.checkpoint(likely) in self._cache
         if at.id is None:
-            loaded = yield from get_latest_plan(self._codec, ns)
+            plan = get_latest_plan(self._codec, ns, warm)
         else:
-            loaded = yield from get_exact_plan(self._codec, ns, at.id)
+            plan = get_exact_plan(self._codec, ns, at.id, warm)
+        loaded = yield from through_cache(plan, self._cache)
         if loaded is None:
             return None
         self._memory.remember(ns, loaded.checkpoint, loaded.stamp)
@@ -134,7 +140,8 @@ class Operations(BaseCheckpointSaver[str]):
         ns = namespace(self._root, at.thread, at.ns)
         parent = self._memory.recall(ns, at.id)
         draft = self._draft(at, checkpoint, get_checkpoint_metadata(config, metadata), new_versions)
-        stored = yield from put_plan(self._codec, ns, draft, parent, self._settings)
+        plan = put_plan(self._codec, ns, draft, parent, self._settings)
+        stored = yield from through_cache(plan, self._cache)
         self._memory.remember(ns, stored)
         if self._memory.withhold(ns, stored, draft.manifest or self._manifest != "auto"):
             yield from put_manifest_plan(self._codec, ns, stored)
@@ -203,7 +210,7 @@ class Operations(BaseCheckpointSaver[str]):
         ns = namespace(self._root, at.thread, at.ns)
         stops = self._manifest == "auto" and stops_run(channel for channel, _ in writes)
         stopped = self._memory.announce(ns, at.id) if stops else None
-        yield from put_writes_plan(self._codec, ns, batch, stopped)
+        yield from through_cache(put_writes_plan(self._codec, ns, batch, stopped), self._cache)
 
     def _walk(
         self,
@@ -229,7 +236,7 @@ class Operations(BaseCheckpointSaver[str]):
         return Walk(selection, self._root, limit)
 
     def _page_plan(self, walk: Walk) -> Plan[list[CheckpointTuple]]:
-        page = yield from next_page_plan(self._codec, walk)
+        page = yield from through_cache(next_page_plan(self._codec, walk), self._cache)
         return [self._tuple(thread, loaded) for thread, loaded in page]
 
     def _delete_thread_plan(self, thread_id: str) -> Plan[None]:
@@ -260,7 +267,8 @@ class Operations(BaseCheckpointSaver[str]):
         ns = namespace(self._root, at.thread, at.ns)
         if not channels:
             return {}
-        histories = yield from get_history_plan(self._codec, ns, at.id, list(dict.fromkeys(channels)))
+        plan = get_history_plan(self._codec, ns, at.id, list(dict.fromkeys(channels)))
+        histories = yield from through_cache(plan, self._cache)
         return {channel: self._history(channel, it) for channel, it in histories.items()}
 
     # -- what was read, as the user's objects ------------------------------------------------------

@@ -32,6 +32,10 @@ ABSENT = ""
 """As `Put.if_match`: the key must not exist yet (`If-None-Match: *`)."""
 
 
+ANY_VERSION = "*"
+"""As `Get.etag`: whatever has this key has these contents."""
+
+
 def as_read(body: Body) -> Any:
     """The default `Get.decode`: the body itself."""
     return body
@@ -42,10 +46,13 @@ class Get:
     """GetObject. Reply: `decode(body)`, or None if there is no such key.
 
     `decode` runs where the body arrives (a pool thread), so that unpacking is spread over threads.
+    `etag` is that of a listing which has just named the object, or ANY_VERSION where the key is a digest of
+    the contents: the reply may then come from a cache.
     """
 
     key: str
     decode: Callable[[Body], Any] = field(default=as_read, repr=False)
+    etag: str = ""
 
 
 class Stored(Enum):
@@ -58,11 +65,16 @@ class Stored(Enum):
 
 @dataclass(frozen=True)
 class Put:
-    """PutObject. Reply: a `Stored`. `if_match` is None, ABSENT or an ETag."""
+    """PutObject. Reply: a `Stored`. `if_match` is None, ABSENT or an ETag.
+
+    `keep` says that the object is immutable and likely to be read soon. `noted` is told the ETag once it is stored.
+    """
 
     key: str
     body: bytes = field(repr=False)
     if_match: str | None = None
+    keep: bool = False
+    noted: Callable[[str], None] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -121,9 +133,9 @@ Request: TypeAlias = Get | Put | List | Delete | Copy | CreateBucket
 Plan: TypeAlias = Generator[Sequence[Request], Sequence[Any], T]
 
 
-def get(key: str, decode: Callable[[Body], T]) -> Plan[T | None]:
+def get(key: str, decode: Callable[[Body], T], etag: str = "") -> Plan[T | None]:
     """Read one object, decoded; None if it does not exist. One round trip."""
-    (reply,) = yield [Get(key, decode)]
+    (reply,) = yield [Get(key, decode, etag)]
     return reply  # type: ignore[no-any-return]
 
 
@@ -134,10 +146,10 @@ def put(key: str, body: bytes, if_match: str | None = None) -> Plan[Stored]:
     return reply
 
 
-def put_all(objects: Sequence[tuple[str, bytes]]) -> Plan[None]:
+def put_all(objects: Sequence[tuple[str, bytes]], keep: bool = False) -> Plan[None]:
     """Write objects unconditionally and together. One round trip, none for an empty sequence."""
     if objects:
-        _ = yield [Put(key, body) for key, body in objects]
+        _ = yield [Put(key, body, keep=keep) for key, body in objects]
 
 
 def list_page(request: List) -> Plan[Page]:

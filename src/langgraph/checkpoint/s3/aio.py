@@ -18,6 +18,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph.checkpoint.s3._cache import CACHE_BYTES
 from langgraph.checkpoint.s3._conn_string import parse_conn_string
 from langgraph.checkpoint.s3._operations import (
     COMPRESSION_LEVEL,
@@ -76,6 +77,8 @@ class AsyncS3Saver(Operations):
             checkpoints at which a run is likely to end; "always"; "never". True and False are the latter two.
         max_concurrency: Requests under way at a time on a loop; the client's connection pool has the same size.
         max_object_bytes: Bytes, uncompressed, that one object may hold, on writing and on reading.
+        cache_bytes: Bytes, compressed, of objects to keep in memory: what was just read or written need not be read
+            again while a listing still names it. 0 keeps none.
         put_object_args: Further arguments for PutObject and CopyObject, such as
             `{"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": ...}` or `{"StorageClass": ...}`.
 
@@ -99,6 +102,7 @@ class AsyncS3Saver(Operations):
         manifest: Manifest | bool = "auto",
         max_concurrency: int = 32,
         max_object_bytes: int = MAX_OBJECT_BYTES,
+        cache_bytes: int = CACHE_BYTES,
         put_object_args: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(
@@ -109,6 +113,7 @@ class AsyncS3Saver(Operations):
             compression_level=compression_level,
             manifest=manifest,
             max_object_bytes=max_object_bytes,
+            cache_bytes=cache_bytes,
         )
         self._driver = AioBotoDriver(
             bucket,

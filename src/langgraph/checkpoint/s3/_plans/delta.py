@@ -264,8 +264,9 @@ def _fetch_plan(codec: Codec, chain: _Chain, stretch: int) -> Plan[None]:
 
 def _other_requests(codec: Codec, chain: _Chain, folder: Folder) -> list[Get]:
     ns = chain.ns
-    requests = [Get(ns.checkpoint(folder.id), _slim(codec, ns, folder.id, chain.channels))]
-    requests += [writes_request(codec, ns, folder.id, name) for name in folder.writes]
+    key = ns.checkpoint(folder.id)
+    requests = [Get(key, _slim(codec, ns, folder.id, chain.channels), folder.keys.get(key, ""))]
+    requests += [writes_request(codec, ns, folder, name) for name in folder.writes]
     if folder.history:
         requests.append(Get(ns.history(folder.id), codec.read_history(ns, folder.id)))
     return requests

@@ -22,7 +22,7 @@ class Folder:
     writes: list[str] = field(default_factory=list)
     blobs: dict[str, int] = field(default_factory=dict)  # sizes by name
     history: bool = False
-    keys: list[str] = field(default_factory=list)
+    keys: dict[str, str] = field(default_factory=dict)  # with their ETags
     stored: int = 0  # bytes, of all of them
 
     @property
@@ -41,7 +41,7 @@ def group(ns: Namespace, entries: Iterable[Entry]) -> list[Folder]:
         if not folders or folders[-1].id != found.checkpoint_id:
             folders.append(Folder(found.checkpoint_id))
         folder = folders[-1]
-        folder.keys.append(entry.key)
+        folder.keys[entry.key] = entry.etag
         folder.stored += entry.size
         if found.kind == "checkpoint":
             folder.size = entry.size

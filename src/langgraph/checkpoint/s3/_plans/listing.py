@@ -209,7 +209,7 @@ def _read_window_plan(codec: Codec, walk: Walk) -> Plan[None]:
     else:
         yield from _refill_plan(walk)
         picked = _pick(walk)
-    requests = [Get(s.ns.checkpoint(f.id), codec.read_checkpoint(s.ns, f.id)) for s, f in picked]
+    requests = [_request(codec, s.ns, f) for s, f in picked]
     replies = (yield requests) if requests else []
     accept = walk.selection.accept
     for (source, folder), checkpoint in zip(picked, replies, strict=True):
@@ -224,6 +224,11 @@ def _read_window_plan(codec: Codec, walk: Walk) -> Plan[None]:
     ]
     walk.window = min(2 * walk.window, MAX_WINDOW)
     walk.exhausted = all(it.finished and not it.folders for it in walk.sources)
+
+
+def _request(codec: Codec, ns: Namespace, folder: Folder) -> Get:
+    key = ns.checkpoint(folder.id)
+    return Get(key, codec.read_checkpoint(ns, folder.id), folder.keys.get(key, ""))
 
 
 def _once_more(codec: Codec, source: _Source) -> _Source:
@@ -296,7 +301,7 @@ def _load_plan(
     """Load one checkpoint of a listing; None if it was deleted meanwhile."""
     ns = source.ns
     try:
-        loaded = yield from load_plan(codec, ns, checkpoint, folder.writes)
+        loaded = yield from load_plan(codec, ns, checkpoint, folder)
     except MissingObject:
         still_there = yield from get(ns.checkpoint(checkpoint.id), codec.read_checkpoint(ns, checkpoint.id))
         if still_there is None:

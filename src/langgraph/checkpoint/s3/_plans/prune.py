@@ -31,7 +31,7 @@ from langgraph.checkpoint.s3._keys import (
 from langgraph.checkpoint.s3._objects import Body, CheckpointObject, Codec, Fence, HistoryPack, Value
 from langgraph.checkpoint.s3._plans.delta import history_plan
 from langgraph.checkpoint.s3._plans.folders import Folder, group
-from langgraph.checkpoint.s3._plans.read import ATTEMPTS, missing, writes_request
+from langgraph.checkpoint.s3._plans.read import ATTEMPTS, missing
 from langgraph.checkpoint.s3._plans.threads import is_checkpoint
 from langgraph.checkpoint.s3._requests import (
     ABSENT,
@@ -204,7 +204,7 @@ def _read_plan(codec: Codec, ns: Namespace, folders: Sequence[Folder]) -> Plan[l
 
 
 def _read_one_plan(codec: Codec, ns: Namespace, folder: Folder) -> Plan[CheckpointObject | None]:
-    beside = [writes_request(codec, ns, folder.id, name) for name in folder.writes]
+    beside = [Get(ns.writes(folder.id, name), codec.read_writes(ns, folder.id, name)) for name in folder.writes]
     if folder.history:
         beside.append(Get(ns.history(folder.id), codec.read_history(ns, folder.id)))
     it, *replies = yield [Get(ns.checkpoint(folder.id), _header(codec, ns, folder.id)), *beside]

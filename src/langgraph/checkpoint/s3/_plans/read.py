@@ -7,13 +7,13 @@ round trip and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from langgraph.checkpoint.s3._keys import Namespace, has_descending_key
 from langgraph.checkpoint.s3._objects import BlobRef, Body, CheckpointObject, Codec
 from langgraph.checkpoint.s3._plans.folders import Folder, group
-from langgraph.checkpoint.s3._requests import Get, List, Page, Plan, Request, get, list_all, list_page
+from langgraph.checkpoint.s3._requests import ANY_VERSION, Get, List, Page, Plan, Request, get, list_all, list_page
 from langgraph.checkpoint.s3._rules import PendingWrite, merge_writes
 from langgraph.checkpoint.s3._values import Typed
 from langgraph.checkpoint.s3.errors import Contended, CorruptObject, MissingObject, ObjectTooLarge
@@ -36,27 +36,28 @@ class Loaded:
     stamp: int  # the newest stamp among its write batches
 
 
-def get_latest_plan(codec: Codec, ns: Namespace) -> Plan[Loaded | None]:
+def get_latest_plan(codec: Codec, ns: Namespace, warm: bool = False) -> Plan[Loaded | None]:
     """Read the newest checkpoint of a namespace. One round trip, two with pending writes or large values."""
     for attempt in range(ATTEMPTS):
-        head = yield from find_head_plan(codec, ns)
+        head = yield from find_head_plan(codec, ns, warm)
         if head is None:
             return None
         checkpoint, folder = head
         try:
-            return (yield from load_plan(codec, ns, checkpoint, folder.writes))
+            return (yield from load_plan(codec, ns, checkpoint, folder))
         except MissingObject:
             if attempt == ATTEMPTS - 1:
                 raise
     return None
 
 
-def get_exact_plan(codec: Codec, ns: Namespace, checkpoint_id: str) -> Plan[Loaded | None]:
+def get_exact_plan(codec: Codec, ns: Namespace, checkpoint_id: str, warm: bool = False) -> Plan[Loaded | None]:
     """Read one checkpoint by its id. One round trip, two with pending writes or large values."""
     key, read = ns.checkpoint(checkpoint_id), codec.read_checkpoint(ns, checkpoint_id)
     for attempt in range(ATTEMPTS):
-        checkpoint, page = yield [Get(key, read), List(ns.folder(checkpoint_id))]
+        page, *got = yield [List(ns.folder(checkpoint_id)), *([] if warm and not attempt else [Get(key, read)])]
         folder = yield from _folder_plan(ns, checkpoint_id, page)
+        checkpoint = got[0] if got else (yield from get(key, read, folder.keys.get(key, "")))
         if checkpoint is not None and page.token is not None:
             checkpoint = yield from get(key, read)  # still there after the last page, so no page came too late
         if checkpoint is None:
@@ -64,7 +65,7 @@ def get_exact_plan(codec: Codec, ns: Namespace, checkpoint_id: str) -> Plan[Load
         if not folder.committed:
             continue  # it came or went between the two requests: its writes may have come or gone too
         try:
-            return (yield from load_plan(codec, ns, checkpoint, folder.writes))
+            return (yield from load_plan(codec, ns, checkpoint, folder))
         except MissingObject:
             if attempt == ATTEMPTS - 1:
                 raise
@@ -80,18 +81,21 @@ def _folder_plan(ns: Namespace, checkpoint_id: str, page: Page) -> Plan[Folder]:
     return next(iter(group(ns, entries)), Folder(checkpoint_id))
 
 
-def find_head_plan(codec: Codec, ns: Namespace) -> Plan[tuple[CheckpointObject, Folder] | None]:
+def find_head_plan(codec: Codec, ns: Namespace, warm: bool = False) -> Plan[tuple[CheckpointObject, Folder] | None]:
     """Find the newest checkpoint of a namespace and what lies beside it. One round trip if the manifest is right.
+
+    `warm` says that the newest checkpoint is likely to be in the cache: then the listing will do.
 
     Raises:
         Contended: each time it looked, what it had found was deleted, and a newer one put, before it could read it.
     """
     seen: list[str] | None = None
-    for _ in range(ATTEMPTS):
-        page, manifest = yield [
+    for attempt in range(ATTEMPTS):
+        page, *hints = yield [
             List(ns.checkpoints, max_keys=HEAD_KEYS),
-            Get(ns.latest, _hint(codec.read_checkpoint(ns))),
+            *([] if warm and not attempt else [Get(ns.latest, _hint(codec.read_checkpoint(ns)))]),
         ]
+        manifest = hints[0] if hints else None
         folder, keys, whole = yield from _newest_folder_plan(ns, page)
         if folder is None:
             # One page shows one moment. While several were read, a newer checkpoint may have come on a page that was
@@ -102,7 +106,8 @@ def find_head_plan(codec: Codec, ns: Namespace) -> Plan[tuple[CheckpointObject, 
             continue
         if whole and manifest is not None and (manifest[0].id, manifest[1]) == (folder.id, folder.size):
             return manifest[0], folder
-        checkpoint = yield from get(ns.checkpoint(folder.id), codec.read_checkpoint(ns, folder.id))
+        key = ns.checkpoint(folder.id)
+        checkpoint = yield from get(key, codec.read_checkpoint(ns, folder.id), folder.keys[key] if not attempt else "")
         if checkpoint is not None:  # else it was deleted since the listing: look again
             return checkpoint, folder
     raise contended(codec, ns.checkpoints)
@@ -147,7 +152,7 @@ def _newest_by_id_plan(ns: Namespace) -> Plan[tuple[Folder | None, list[str], bo
     return newest, [entry.key for entry in entries], pages == 1
 
 
-def load_plan(codec: Codec, ns: Namespace, checkpoint: CheckpointObject, write_names: Sequence[str]) -> Plan[Loaded]:
+def load_plan(codec: Codec, ns: Namespace, checkpoint: CheckpointObject, folder: Folder) -> Plan[Loaded]:
     """Fetch a checkpoint's large values and write batches, all together. At most one round trip.
 
     Raises:
@@ -155,7 +160,7 @@ def load_plan(codec: Codec, ns: Namespace, checkpoint: CheckpointObject, write_n
     """
     refs = list(checkpoint.refs.items())
     requests: list[Request] = [blob_request(codec, ns, channel, ref) for channel, ref in refs]
-    requests += [writes_request(codec, ns, checkpoint.id, name) for name in write_names]
+    requests += [writes_request(codec, ns, folder, name) for name in folder.writes]
     replies = (yield requests) if requests else []
     for request, reply in zip(requests, replies, strict=True):
         if reply is None:
@@ -163,18 +168,19 @@ def load_plan(codec: Codec, ns: Namespace, checkpoint: CheckpointObject, write_n
             raise missing(codec, request.key, f"checkpoint {checkpoint.id} depends on it")
     values = {name: it.content for name, it in checkpoint.values.items() if not isinstance(it.content, BlobRef)}
     values.update(zip((channel for channel, _ in refs), replies[: len(refs)], strict=True))
-    batches = dict(zip(write_names, replies[len(refs) :], strict=True))
+    batches = dict(zip(folder.writes, replies[len(refs) :], strict=True))
     return Loaded(checkpoint, values, merge_writes(batches), max((it.stamp for it in batches.values()), default=0))
 
 
 def blob_request(codec: Codec, ns: Namespace, channel: str, ref: BlobRef) -> Get:
     """Read a large value."""
-    return Get(ns.blob(ref.owner, ref.name), codec.read_blob(ns, ref, channel))
+    return Get(ns.blob(ref.owner, ref.name), codec.read_blob(ns, ref, channel), ANY_VERSION)
 
 
-def writes_request(codec: Codec, ns: Namespace, checkpoint_id: str, name: str) -> Get:
+def writes_request(codec: Codec, ns: Namespace, folder: Folder, name: str) -> Get:
     """Read a write batch."""
-    return Get(ns.writes(checkpoint_id, name), codec.read_writes(ns, checkpoint_id, name))
+    key = ns.writes(folder.id, name)
+    return Get(key, codec.read_writes(ns, folder.id, name), folder.keys.get(key, ""))
 
 
 def missing(codec: Codec, key: str, why: str) -> MissingObject:

@@ -93,8 +93,8 @@ def put_plan(
     )
     markers = [(ns.marker(draft.run, draft.id), b"")] if draft.run is not None else []
     commit = _commit(codec, ns, it, draft.manifest)  # packed now: what cannot be stored is refused before anything is
-    yield from put_all([*blobs, *markers])
-    yield from put_all(commit)
+    yield from put_all([*blobs, *markers], keep=True)
+    yield from _commit_plan(ns, commit)
     if it.parent is not None and (it.depth or any(ref.owner != it.id for ref in it.refs.values())):
         return (yield from _heed_fence_plan(codec, ns, draft, it, settings))
     return it
@@ -180,6 +180,10 @@ def _commit(codec: Codec, ns: Namespace, it: CheckpointObject, manifest: bool) -
     return [(ns.checkpoint(it.id), packed), *([(ns.latest, packed)] if manifest else [])]
 
 
+def _commit_plan(ns: Namespace, objects: Sequence[tuple[str, bytes]]) -> Plan[None]:
+    _ = yield [Put(key, body, keep=key != ns.latest) for key, body in objects]
+
+
 def put_manifest_plan(codec: Codec, ns: Namespace, it: CheckpointObject) -> Plan[None]:
     """Write the manifest of a checkpoint that is stored already. One round trip, one PUT."""
     yield from put_all([(ns.latest, codec.checkpoint(it))])
@@ -205,8 +209,8 @@ def _heed_fence_plan(
     if again:
         values, blobs = _place(codec, ns, it.thread, it.ns, it.id, again, settings)
         it = replace(it, values={**it.values, **values})
-        yield from put_all(blobs)
-        yield from put_all(_commit(codec, ns, it, draft.manifest))
+        yield from put_all(blobs, keep=True)
+        yield from _commit_plan(ns, _commit(codec, ns, it, draft.manifest))
     return it
 
 
@@ -232,7 +236,7 @@ def put_writes_plan(
     stored: list[WriteBatch] = []
     while rest is not None and has_regular(rest):
         name = numbered_batch(batch.task, len(stored))
-        outcome, *_ = yield [Put(ns.writes(batch.checkpoint, name), codec.writes(rest), ABSENT), *hint]
+        outcome, *_ = yield [Put(ns.writes(batch.checkpoint, name), codec.writes(rest), ABSENT, keep=True), *hint]
         hint = []
         if outcome is Stored.DONE:
             return
@@ -246,4 +250,4 @@ def put_writes_plan(
             raise Contended(f"task {batch.task!r} has {MAX_BATCHES:,} write batches on checkpoint {batch.checkpoint}.")
     if rest is not None:
         name = stamped_batch(batch.task, batch.stamp, batch.nonce)
-        _ = yield [Put(ns.writes(batch.checkpoint, name), codec.writes(rest)), *hint]
+        _ = yield [Put(ns.writes(batch.checkpoint, name), codec.writes(rest), keep=True), *hint]

@@ -1,0 +1,106 @@
+"""Objects that this process has read or written, for reads that a listing has just vouched for.
+
+Objects are immutable, so one that a listing names with the ETag that was seen here need not be read again.
+The cache keeps them as they are stored: compressed, and decoded anew each time, so that nobody shares a value.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from langgraph.checkpoint.s3._locks import ForkSafeLock
+from langgraph.checkpoint.s3._requests import ANY_VERSION, Body, Get, Plan, Put, Request
+
+T = TypeVar("T")
+
+CACHE_BYTES = 32 << 20
+
+SHARE = 8
+"""No object may take more than this part of the cache: one would drive out all the others."""
+
+
+class Cache:
+    """Bodies by key, least recently used out first. May be used from many threads at once."""
+
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
+        self._limit = limit
+        self._items: OrderedDict[str, Body] = OrderedDict()
+        self._size = 0
+        self._lock = ForkSafeLock()
+
+    def __contains__(self, key: str) -> bool:
+        """Whether there is some version of an object."""
+        with self._lock:
+            return key in self._items
+
+    def find(self, request: Get) -> Body | None:
+        """The body that a request asks for, if this very version of it is here."""
+        with self._lock:
+            body = self._items.get(request.key)
+            if body is None or request.etag not in (body.etag, ANY_VERSION):
+                return None
+            self._items.move_to_end(request.key)
+            return body
+
+    def add(self, body: Body) -> None:
+        """Keep an object, in the place of an earlier version of it."""
+        with self._lock:
+            self._drop(body.key)
+            if len(body.data) * SHARE > self._limit:
+                return
+            self._items[body.key] = body
+            self._size += len(body.data)
+            while self._size > self._limit:
+                self._drop(next(iter(self._items)))
+
+    def _drop(self, key: str) -> None:
+        body = self._items.pop(key, None)
+        if body is not None:
+            self._size -= len(body.data)
+
+
+def through_cache(plan: Plan[T], cache: Cache) -> Plan[T]:
+    """Run a plan with the answers that the cache has. A batch that it answers alone is no round trip."""
+    try:
+        resume: Callable[[], Sequence[Request]] = lambda: next(plan)  # noqa: E731
+        while True:
+            try:
+                batch = resume()
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            resume = yield from _answer_plan(plan, cache, batch)
+    finally:
+        plan.close()
+
+
+def _answer_plan(plan: Plan[Any], cache: Cache, batch: Sequence[Request]) -> Plan[Callable[[], Sequence[Request]]]:
+    """Answer a batch, from the cache as far as it goes; returns how the plan is to go on."""
+    known = [cache.find(it) if isinstance(it, Get) and it.etag else None for it in batch]
+    asked = [_noticed(it, cache) for it, body in zip(batch, known, strict=True) if body is None]
+    try:
+        answers = iter((yield asked) if asked or not batch else ())
+        replies = [
+            next(answers) if body is None else request.decode(body)  # type: ignore[union-attr]
+            for request, body in zip(batch, known, strict=True)
+        ]
+    except Exception as error:
+        return lambda error=error: plan.throw(error)  # type: ignore[misc]
+    return lambda: plan.send(replies)
+
+
+def _noticed(request: Request, cache: Cache) -> Request:
+    """A request whose object will be kept."""
+    if isinstance(request, Get) and request.etag:
+        decode = request.decode
+
+        def keep(body: Body) -> Any:
+            cache.add(body)
+            return decode(body)
+
+        return replace(request, decode=keep)
+    if isinstance(request, Put) and request.keep:
+        return replace(request, noted=lambda etag: cache.add(Body(request.key, request.body, etag)))
+    return request
