@@ -133,8 +133,8 @@ class AioBotoDriver:
         Raises:
             S3SaverError: What went wrong with the first request of a batch that failed, unless the plan deals with
                 it. The others' errors are its notes.
-            asyncio.CancelledError: It was cancelled. No request is under way any more, but one that was may
-                have taken effect.
+            asyncio.CancelledError: It was cancelled. No request is under way here any more, but one that was sent
+                may still arrive and take effect.
         """
         started = self._ledger.started()
         run = Run(plan)

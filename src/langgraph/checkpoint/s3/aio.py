@@ -56,7 +56,8 @@ class AsyncS3Saver(Operations):
     graph runs in: they run on the loop that used the saver last. On that loop's own thread they raise
     `InvalidInput` at once.
 
-    A cancelled operation leaves the old state or the new one, and nothing under way.
+    A cancelled operation leaves the old state or the new one, and nothing under way here; what was sent already may
+    still arrive.
 
     Args:
         bucket: The bucket's name.
