@@ -43,10 +43,11 @@ class FakeClient:
     async def put_object(self, *, Bucket: str, Key: str, Body: Any, **condition: str) -> dict[str, Any]:
         data = Body if isinstance(Body, bytes) else Body.read()
         if_match = ABSENT if "IfNoneMatch" in condition else condition.get("IfMatch")
-        stored = await self._perform(Put(Key, data, if_match))
+        etags: list[str] = []
+        stored = await self._perform(Put(Key, data, if_match, noted=etags.append))
         if stored is Stored.REFUSED:
             raise failure("PreconditionFailed", 412)
-        return {"ETag": '"e"'}
+        return {"ETag": etags[0]}
 
     async def list_objects_v2(self, *, Bucket: str, Prefix: str, MaxKeys: int, **rest: Any) -> dict[str, Any]:
         after, token = rest.get("StartAfter", ""), rest.get("ContinuationToken")

@@ -83,8 +83,9 @@ class Operations(BaseCheckpointSaver[str]):
         _check_number("inline_threshold", inline_threshold)
         _check_number("max_object_bytes", max_object_bytes)
         _check_number("compression_level", compression_level)
-        if inline_threshold < 0 or max_object_bytes <= 0:
-            raise InvalidInput("inline_threshold and max_object_bytes are numbers of bytes, and positive.")
+        _check_number("cache_bytes", cache_bytes)
+        if inline_threshold < 0 or max_object_bytes <= 0 or cache_bytes < 0:
+            raise InvalidInput("inline_threshold, max_object_bytes and cache_bytes are numbers of bytes, and positive.")
         if not 1 <= compression_level <= 22:
             raise InvalidInput(f"compression_level {compression_level!r} is not a zstd level (1 to 22).")
         if manifest not in ("auto", "always", "never", True, False):
@@ -119,14 +120,13 @@ class Operations(BaseCheckpointSaver[str]):
         ns = namespace(self._root, at.thread, at.ns)
         likely = at.id or self._memory.newest(ns)
         warm = likely is not None and ns.checkpoint(likely) in self._cache
-        if at.id is None:
-            plan = get_latest_plan(self._codec, ns, warm)
-        else:
-            plan = get_exact_plan(self._codec, ns, at.id, warm)
+        plan = get_exact_plan(self._codec, ns, at.id, warm) if at.id else get_latest_plan(self._codec, ns, warm)
         loaded = yield from through_cache(plan, self._cache)
         if loaded is None:
             return None
         self._memory.remember(ns, loaded.checkpoint, loaded.stamp)
+        if loaded.body is not None:
+            self._cache.add(loaded.body)
         return self._tuple(at.thread, loaded)
 
     def _put_plan(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from langgraph.checkpoint.s3._keys import Namespace
-from langgraph.checkpoint.s3._requests import Entry
+from langgraph.checkpoint.s3._requests import Body, Entry
 
 
 @dataclass
@@ -24,6 +24,7 @@ class Folder:
     history: bool = False
     keys: dict[str, str] = field(default_factory=dict)  # with their ETags
     stored: int = 0  # bytes, of all of them
+    body: Body | None = None  # the checkpoint object itself, if the manifest is a copy of this very version
 
     @property
     def committed(self) -> bool:

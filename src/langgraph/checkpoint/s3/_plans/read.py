@@ -8,7 +8,7 @@ round trip and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from langgraph.checkpoint.s3._keys import Namespace, has_descending_key
 from langgraph.checkpoint.s3._objects import BlobRef, Body, CheckpointObject, Codec
@@ -34,6 +34,7 @@ class Loaded:
     values: dict[str, Typed] = field(repr=False)
     writes: list[PendingWrite]
     stamp: int  # the newest stamp among its write batches
+    body: Body | None = field(repr=False)  # the checkpoint object, if only its copy was read
 
 
 def get_latest_plan(codec: Codec, ns: Namespace, warm: bool = False) -> Plan[Loaded | None]:
@@ -104,21 +105,24 @@ def find_head_plan(codec: Codec, ns: Namespace, warm: bool = False) -> Plan[tupl
                 return None
             seen = keys
             continue
-        if whole and manifest is not None and (manifest[0].id, manifest[1]) == (folder.id, folder.size):
-            return manifest[0], folder
         key = ns.checkpoint(folder.id)
+        if whole and manifest is not None and (manifest[0].id, len(manifest[1].data)) == (folder.id, folder.size):
+            checkpoint, body = manifest
+            if body.etag == folder.keys[key]:
+                folder.body = replace(body, key=key)
+            return checkpoint, folder
         checkpoint = yield from get(key, codec.read_checkpoint(ns, folder.id), folder.keys[key] if not attempt else "")
         if checkpoint is not None:  # else it was deleted since the listing: look again
             return checkpoint, folder
     raise contended(codec, ns.checkpoints)
 
 
-def _hint(read: Callable[[Body], CheckpointObject]) -> Callable[[Body], tuple[CheckpointObject, int] | None]:
-    """Read a manifest with its size. A damaged one is no worse than none: the checkpoint itself will tell."""
+def _hint(read: Callable[[Body], CheckpointObject]) -> Callable[[Body], tuple[CheckpointObject, Body] | None]:
+    """Read a manifest. A damaged one is no worse than none: the checkpoint itself will tell."""
 
-    def decode(body: Body) -> tuple[CheckpointObject, int] | None:
+    def decode(body: Body) -> tuple[CheckpointObject, Body] | None:
         try:
-            return read(body), len(body.data)
+            return read(body), body
         except (CorruptObject, ObjectTooLarge):
             return None
 
@@ -169,7 +173,8 @@ def load_plan(codec: Codec, ns: Namespace, checkpoint: CheckpointObject, folder:
     values = {name: it.content for name, it in checkpoint.values.items() if not isinstance(it.content, BlobRef)}
     values.update(zip((channel for channel, _ in refs), replies[: len(refs)], strict=True))
     batches = dict(zip(folder.writes, replies[len(refs) :], strict=True))
-    return Loaded(checkpoint, values, merge_writes(batches), max((it.stamp for it in batches.values()), default=0))
+    stamp = max((it.stamp for it in batches.values()), default=0)
+    return Loaded(checkpoint, values, merge_writes(batches), stamp, folder.body)
 
 
 def blob_request(codec: Codec, ns: Namespace, channel: str, ref: BlobRef) -> Get:
