@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from langgraph.checkpoint.s3._locks import ForkSafeLock
 from langgraph.checkpoint.s3._requests import ANY_VERSION, Body, Get, Plan, Put, Request
+from langgraph.checkpoint.s3._weight import LARGE
 
 T = TypeVar("T")
 
@@ -29,12 +30,18 @@ class Cache:
         self._limit = limit
         self._items: OrderedDict[str, Body] = OrderedDict()
         self._size = 0
+        self._large = 0
         self._lock = ForkSafeLock()
 
     def __contains__(self, key: str) -> bool:
         """Whether there is some version of an object."""
         with self._lock:
             return key in self._items
+
+    @property
+    def has_large(self) -> bool:
+        """Whether there is an object that takes long to decode."""
+        return self._large > 0
 
     def find(self, request: Get) -> Body | None:
         """The body that a request asks for, if this very version of it is here."""
@@ -53,6 +60,7 @@ class Cache:
                 return
             self._items[body.key] = body
             self._size += len(body.data)
+            self._large += len(body.data) > LARGE
             while self._size > self._limit:
                 self._drop(next(iter(self._items)))
 
@@ -60,6 +68,7 @@ class Cache:
         body = self._items.pop(key, None)
         if body is not None:
             self._size -= len(body.data)
+            self._large -= len(body.data) > LARGE
 
 
 def through_cache(plan: Plan[T], cache: Cache) -> Plan[T]:

@@ -52,7 +52,7 @@ class Get:
 
     key: str
     decode: Callable[[Body], Any] = field(default=as_read, repr=False)
-    etag: str = ""
+    etag: str = field(default="", repr=False)
 
 
 class Stored(Enum):

@@ -177,7 +177,7 @@ class AsyncS3Saver(Operations):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Read a checkpoint: the one that the config names, or the newest. Told and priced at `S3Saver.get_tuple`."""
-        return await self._driver.run(self._get_plan(config), "get_tuple")
+        return await self._driver.run(self._get_plan(config), "get_tuple", large=self._cache.has_large)
 
     async def alist(
         self,
@@ -208,7 +208,7 @@ class AsyncS3Saver(Operations):
                 await drained([ahead])
 
     async def _page(self, walk: Any) -> list[CheckpointTuple]:
-        return await self._driver.run(self._page_plan(walk), "list")
+        return await self._driver.run(self._page_plan(walk), "list", large=self._cache.has_large)
 
     async def aput(
         self,
@@ -248,7 +248,8 @@ class AsyncS3Saver(Operations):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """What ancestors stored of delta channels. Told and priced at `S3Saver.get_delta_channel_history`."""
-        return await self._driver.run(self._delta_plan(config, channels), "get_delta_channel_history")
+        plan = self._delta_plan(config, channels)
+        return await self._driver.run(plan, "get_delta_channel_history", large=self._cache.has_large)
 
     # -- the synchronous twins: the same, for other threads than the loop's ------------------------
 
