@@ -28,6 +28,7 @@ from langgraph.checkpoint.s3._plans.listing import MAX_WINDOW
 from langgraph.checkpoint.s3._weight import LARGE, MANY, is_large
 from langgraph.checkpoint.s3.aio import AsyncS3Saver
 from tests.support.aio_client import FakeClient
+from tests.support.drivers import Loop
 from tests.support.fake_s3 import FakeS3
 from tests.support.savers import BUCKETS, PREFIX
 from tests.support.threads import Script, config_for, noise, saver_on, uuid_of
@@ -121,7 +122,7 @@ def test_it_is_closed_by_its_block_and_can_be_used_again(make: Callable[..., Asy
         async with make() as saver:
             await put(saver, 1)
             client = await client_of(saver)
-        assert not saver._driver._process  # nothing is left
+        assert not saver._driver._connection().client
         await put(saver, 2)
         assert await client_of(saver) is not client
         await saver.aclose()
@@ -212,7 +213,7 @@ def test_an_aioboto3_session(make: Callable[..., AsyncS3Saver]) -> None:
 
 @pytest.mark.parametrize("session", [boto3.session.Session, lambda: __import__("botocore.session").session.Session()])
 def test_a_session_that_is_not_asynchronous(make: Callable[..., AsyncS3Saver], session: Callable[[], Any]) -> None:
-    with pytest.raises(InvalidInput, match=r"session is a boto.*pass an aiobotocore session or an aioboto3.Session"):
+    with pytest.raises(InvalidInput, match=r"^session is a boto.*pass an aiobotocore session or an aioboto3.Session"):
         asyncio.run(put(make(session=session()), 1))
 
 
@@ -232,6 +233,14 @@ def test_a_client_of_the_caller_s_is_used_on_its_loop_and_not_closed(
     asyncio.run(main())
     with pytest.raises(InvalidInput, match="belongs to one event loop"):
         asyncio.run(put(kept[0], 3))
+
+
+def test_what_is_no_client_is_refused_at_once() -> None:
+    for client in (get_session().create_client("s3"), "client"):
+        with pytest.raises(InvalidInput, match=r"client is a .*; pass an aiobotocore S3 client"):
+            _ = AsyncS3Saver("bucket", client=client)
+        if client != "client":
+            client._coro.close()
 
 
 def test_a_client_and_a_session_exclude_each_other() -> None:
@@ -317,10 +326,10 @@ def test_a_synchronous_method_on_the_loop_s_own_thread_is_refused_at_once(name: 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_synchronous_method_without_a_loop_is_refused(name: str) -> None:
     saver = AsyncS3Saver("bucket", client=FakeClient(FakeS3()))
-    with pytest.raises(InvalidInput, match="none is running"):  # it was never used
+    with pytest.raises(InvalidInput, match="none that runs is known"):  # it was never used
         CALLS[name](saver)
     asyncio.run(put(saver, 1))
-    with pytest.raises(InvalidInput, match="none is running"):  # it was used on a loop that has ended
+    with pytest.raises(InvalidInput, match="none that runs is known"):  # it was used on a loop that has ended
         CALLS[name](saver)
 
 
@@ -361,6 +370,83 @@ def test_a_loop_that_ends_while_a_thread_waits_for_it() -> None:
         assert not asyncio.all_tasks(loop)
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+def test_a_loop_that_is_shut_down_while_a_thread_waits_for_it() -> None:
+    """Which cancels the operation, and must not look as if somebody had cancelled the caller."""
+    client = FakeClient(FakeS3())
+    client.stop_at(1, "before")
+    saver = AsyncS3Saver("bucket", client=client)
+    told: list[BaseException | None] = []
+
+    async def main() -> None:
+        _ = saver._driver._connection()
+        thread.start()
+        _ = await client.reached.wait()
+
+    def work() -> None:
+        try:
+            _ = saver.get_tuple(THREAD)
+        except BaseException as error:
+            told.append(error)
+
+    thread = threading.Thread(target=work)
+    asyncio.run(main())
+    thread.join()
+    assert [type(it) for it in told] == [StorageError]
+
+
+def test_the_calls_of_a_thread_come_back_to_the_loop_that_it_works_for(make: Callable[..., AsyncS3Saver]) -> None:
+    """Though another loop, which may end at any moment, has used the saver since."""
+    saver = make()
+    other = Loop()
+
+    async def main() -> None:
+        await put(saver, 1)
+        other.run(put(saver, 2))
+        assert await asyncio.to_thread(saver._driver.loop) is asyncio.get_running_loop()
+        await saver.aclose()
+        assert await asyncio.to_thread(saver.get_tuple, THREAD)
+
+    asyncio.run(main())
+    assert saver._driver.loop() is other.loop
+    other.close()
+
+
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_a_saver_that_is_dropped_has_its_client_closed(make: Callable[..., AsyncS3Saver], cyclic: bool) -> None:
+    async def main() -> None:
+        async with nothing_left():
+            saver: Any = make()
+            await put(saver, 1)
+            session = (await client_of(saver))._endpoint.http_session
+            if cyclic:
+                saver.itself = saver
+            del saver
+            gc.collect()
+            for _ in range(100):
+                if session._sessions is None:
+                    break
+                await asyncio.sleep(0.01)
+            assert session._sessions is None
+
+    asyncio.run(main())
+
+
+def test_closing_that_is_cancelled_closes_all_the_same(make: Callable[..., AsyncS3Saver]) -> None:
+    async def main() -> None:
+        saver = make()
+        await put(saver, 1)
+        connection = saver._driver._connection()
+        session = (await client_of(saver))._endpoint.http_session
+        connection.users += 1  # a request that never ends
+        with pytest.raises((TimeoutError, asyncio.TimeoutError)):
+            await asyncio.wait_for(saver.aclose(), 0.05)
+        assert session._sessions is None
+        await put(saver, 2)
+        await saver.aclose()
+
+    asyncio.run(main())
 
 
 class Log(TypedDict):

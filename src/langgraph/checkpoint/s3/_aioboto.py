@@ -6,10 +6,12 @@ import asyncio
 import os
 import random
 import socket
+import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError as CancelledByLoop
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -49,15 +51,19 @@ _CUT = (*CUT, aiohttp.ClientError, asyncio.TimeoutError)
 """Whatever reading a body may raise."""
 
 
+_home: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("home", default=None)
+"""The loop of the asynchronous program that a thread works for. Whoever starts the thread copies its context, as
+LangGraph does for a synchronous node, so the node's own calls come back to the loop that its graph runs on."""
+
+
 class _Connection:
     """What a driver has on one event loop: the client, and how many requests may be under way."""
 
     def __init__(self, max_concurrency: int) -> None:
         self.client: Any = None
-        self.opening: AbstractAsyncContextManager[Any] = nullcontext()
         self.making = asyncio.Lock()
         self.free = asyncio.Semaphore(max_concurrency)
-        self.keeper: AsyncGenerator[None, None] | None = None
+        self.keeper: AsyncGenerator[Any, None] | None = None
         self.users = 0  # batches that are under way
         self.unused = asyncio.Event()
 
@@ -104,6 +110,11 @@ class AioBotoDriver:
     ) -> None:
         if client is not None and session is not None:
             raise InvalidInput("client and session exclude each other; pass the client alone.")
+        if client is not None and not hasattr(client, "meta"):  # above all, what `create_client` returns
+            raise InvalidInput(
+                f"client is a {type(client).__name__}; pass an aiobotocore S3 client, that is what "
+                "`async with session.create_client('s3') as client` gives, or the session itself as session."
+            )
         self._calls = Calls(bucket, dict(put_object_args or {}))
         self._client = client
         self._session = session
@@ -136,6 +147,7 @@ class AioBotoDriver:
             asyncio.CancelledError: It was cancelled. No request is under way here any more, but one that was sent
                 may still arrive and take effect.
         """
+        _ = _home.set(asyncio.get_running_loop())
         started = self._ledger.started()
         run = Run(plan)
         try:
@@ -165,6 +177,8 @@ class AioBotoDriver:
             while True:
                 try:
                     return future.result(POLL)
+                except CancelledByLoop:  # nobody here did: the loop shuts down
+                    raise _ended(name) from None
                 except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
                     if future.done():
                         raise
@@ -174,7 +188,7 @@ class AioBotoDriver:
             _ = future.cancel()
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop for calls from threads: of those that run now, the one that used this driver last.
+        """The loop for calls from threads: the one that a thread works for, else the one that used the driver last.
 
         Raises:
             InvalidInput: There is none, or it is the one of this very thread.
@@ -182,16 +196,16 @@ class AioBotoDriver:
         here = _running_loop()
         with self._lock:
             known = list(self._in_this_process().connections)
-        if here is not None and here in known:
+        if here is not None and (here in known or here is _home.get()):
             raise InvalidInput(
                 "a synchronous method of AsyncS3Saver was called from its own event loop's thread, where it would wait "
                 "for itself; await the method that begins with 'a', or call it from another thread."
             )
-        running = [loop for loop in known if loop.is_running()]
+        running = [loop for loop in (*known, _home.get()) if loop is not None and loop.is_running()]
         if not running:
             raise InvalidInput(
-                "a synchronous method of AsyncS3Saver needs the event loop that the saver is used on, and none is "
-                "running; await the method that begins with 'a', or use S3Saver."
+                "a synchronous method of AsyncS3Saver needs the event loop that the saver is used on, and none that "
+                "runs is known; await a method of the saver there first, or make the saver there, or use S3Saver."
             )
         return running[-1]
 
@@ -202,21 +216,22 @@ class AioBotoDriver:
     async def aclose(self) -> None:
         """Close the running loop's client, unless it is the caller's. Using the driver again makes a new one.
 
-        Waits for requests under way. What other tasks are at goes on with a new client.
+        Waits for requests under way, or until it is cancelled. What other tasks are at goes on with a new client.
         """
+        loop = asyncio.get_running_loop()
         with self._lock:
-            process = self._in_this_process()
-            connection = process.connections.pop(asyncio.get_running_loop(), None)
-            if not process.connections:
-                self._process = None
-        if connection is not None:
+            connections = self._in_this_process().connections
+            connection = connections.get(loop)
+            if connection is None:
+                return
+            connections[loop] = _Connection(self._max_concurrency)
+        try:
             while connection.users:
                 connection.unused.clear()
                 _ = await connection.unused.wait()
+        finally:
             if connection.keeper is not None:
                 await connection.keeper.aclose()
-        if not process.connections:
-            process.aside.shutdown(wait=False)
 
     # -- one step, one batch, one request ----------------------------------------------------------
 
@@ -338,35 +353,48 @@ class AioBotoDriver:
         """Return the client, made here unless another task is just making it."""
         async with connection.making:
             if connection.client is None:
-                for gone in self._abandoned():
+                for keeper in self._abandoned():
                     with suppress(Exception):
-                        _ = await gone.opening.__aexit__(None, None, None)
-                connection.keeper = self._keep(connection)
-                await anext(connection.keeper)
+                        await keeper.aclose()
+                connection.keeper = _keep(await self._opening(), weakref.ref(connection))
+                try:
+                    client = await anext(connection.keeper)
+                except InvalidInput:
+                    raise
+                except (BotoCoreError, ValueError) as error:
+                    raise self._calls.unmade(error) from error
+                if client is not self._client:
+                    prepare(client)
+                closing = weakref.finalize(connection, _close_later, asyncio.get_running_loop(), connection.keeper)
+                closing.atexit = False
+                connection.client = client
             return connection.client
 
-    def _abandoned(self) -> list[_Connection]:
+    def _abandoned(self) -> list[AsyncGenerator[Any, None]]:
         """What is left of loops that were closed without being shut down."""
         with self._lock:
             connections = self._in_this_process().connections
             gone = [connections.pop(loop) for loop in list(connections) if loop.is_closed()]
-        return [connection for connection in gone if connection.client is not None]
+        return [it.keeper for it in gone if it.keeper is not None and it.client is not None]
 
-    async def _keep(self, connection: _Connection) -> AsyncGenerator[None, None]:
-        """Open the client, and close it when this generator is closed, if only because the loop shuts down."""
+    async def _opening(self) -> AbstractAsyncContextManager[Any]:
+        """Return a client that is yet to be entered."""
+        if self._client is not None:
+            return nullcontext(self._client)
+        session = self._session or await self._aside(self._new_session)
+        make = getattr(session, "create_client", None) or getattr(session, "client", None)
+        if make is None or not isasynchronous(session):
+            raise InvalidInput(
+                f"session is a {type(session).__module__}.{type(session).__name__}; "
+                "pass an aiobotocore session or an aioboto3.Session."
+            )
+        config = AioConfig(connector_args={"resolver": _Resolver(self._threads())}, **self._config)
         try:
-            connection.opening = nullcontext(self._client) if self._client is not None else await self._open()
-            client = await connection.opening.__aenter__()
+            return make(  # type: ignore[no-any-return]
+                "s3", region_name=self._region_name, endpoint_url=self._endpoint_url, config=config
+            )
         except (BotoCoreError, ValueError) as error:
             raise self._calls.unmade(error) from error
-        if client is not self._client:
-            prepare(client)
-        connection.client = client
-        try:
-            yield
-        finally:
-            connection.client = None
-            _ = await connection.opening.__aexit__(None, None, None)
 
     def _new_session(self) -> Any:
         """Return a session for one loop. Takes a tenth of a second the first time.
@@ -386,18 +414,39 @@ class AioBotoDriver:
         session.register_component("data_loader", self._models)
         return session
 
-    async def _open(self) -> AbstractAsyncContextManager[Any]:
-        """Return a client that is yet to be entered."""
-        session = self._session or await self._aside(self._new_session)
-        make = session.create_client if hasattr(session, "create_client") else session.client
-        config = AioConfig(connector_args={"resolver": _Resolver(self._threads())}, **self._config)
-        opening = make("s3", region_name=self._region_name, endpoint_url=self._endpoint_url, config=config)
-        if not hasattr(opening, "__aenter__"):
-            raise InvalidInput(
-                f"session is a {type(session).__module__}.{type(session).__name__}, whose clients are synchronous; "
-                "pass an aiobotocore session or an aioboto3.Session."
-            )
-        return opening  # type: ignore[no-any-return]
+
+async def _keep(
+    opening: AbstractAsyncContextManager[Any], connection: weakref.ref[_Connection]
+) -> AsyncGenerator[Any, None]:
+    """Open a client, yield it, and close it when this generator is closed, if only because its loop shuts down.
+
+    It must not hold its connection: that may be collected, and then `_close_later` is to close this.
+    """
+    async with opening as client:
+        try:
+            yield client
+        finally:
+            kept = connection()
+            if kept is not None:
+                kept.client = None
+
+
+def _close_later(loop: asyncio.AbstractEventLoop, keeper: AsyncGenerator[Any, None]) -> None:
+    """Close the client of a driver that was collected. A loop that has ended has closed it, or cannot any more."""
+    with suppress(RuntimeError):
+        _ = loop.call_soon_threadsafe(lambda: loop.create_task(_close(keeper)))
+
+
+async def _close(keeper: AsyncGenerator[Any, None]) -> None:
+    with suppress(RuntimeError):  # it is being closed already
+        await keeper.aclose()
+
+
+def isasynchronous(session: Any) -> bool:
+    """Tell whether a session makes asynchronous clients: an aiobotocore session, or one that has one."""
+    inner = getattr(session, "_session", session)
+    kinds = (*type(session).__mro__, *type(inner).__mro__)
+    return any(kind.__module__.split(".")[0] in ("aioboto3", "aiobotocore") for kind in kinds)
 
 
 class _Resolver(AbstractResolver):

@@ -53,8 +53,9 @@ class AsyncS3Saver(Operations):
     whatever else calls `shutdown_asyncgens`) shuts it down; so one saver serves one `asyncio.run` after the other.
 
     The synchronous methods are for other threads, such as the one that a synchronous node of an asynchronous
-    graph runs in: they run on the loop that used the saver last. On that loop's own thread they raise
-    `InvalidInput` at once.
+    graph runs in: they run on that graph's loop, or, where the thread's context does not tell, on the loop that
+    used the saver last. On such a loop's own thread they raise `InvalidInput` at once, and where the saver was
+    neither made nor used on a loop that runs.
 
     A cancelled operation leaves the old state or the new one, and nothing under way here; what was sent already may
     still arrive.
