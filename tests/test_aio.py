@@ -236,11 +236,11 @@ def test_a_client_of_the_caller_s_is_used_on_its_loop_and_not_closed(
 
 
 def test_what_is_no_client_is_refused_at_once() -> None:
-    for client in (get_session().create_client("s3"), "client"):
+    unentered = get_session().create_client("s3")
+    for client in (unentered, "client"):
         with pytest.raises(InvalidInput, match=r"client is a .*; pass an aiobotocore S3 client"):
             _ = AsyncS3Saver("bucket", client=client)
-        if client != "client":
-            client._coro.close()
+    unentered._coro.close()
 
 
 def test_a_client_and_a_session_exclude_each_other() -> None:
