@@ -19,6 +19,7 @@ import boto3
 import pytest
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 
@@ -465,8 +466,8 @@ def test_synchronous_nodes_run_subgraphs_inside_an_asynchronous_graph(make: Call
     saver = make()
     child = child_of("child")
 
-    def node(state: Log) -> Log:
-        return Log(log=child.invoke({"log": state["log"]})["log"])
+    def node(state: Log, config: RunnableConfig) -> Log:  # before Python 3.11, LangGraph has to be handed it
+        return Log(log=child.invoke({"log": state["log"]}, config)["log"])
 
     graph = StateGraph(Log)
     graph.add_node("node", node)

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError as CancelledByLoop
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillWaiting  # the built-in one since Python 3.11
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -179,7 +180,7 @@ class AioBotoDriver:
                     return future.result(POLL)
                 except CancelledByLoop:  # nobody here did: the loop shuts down
                     raise _ended(name) from None
-                except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
+                except StillWaiting:
                     if future.done():
                         raise
                     if not loop.is_running():
