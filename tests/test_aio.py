@@ -426,10 +426,10 @@ def test_a_saver_that_is_dropped_has_its_client_closed(make: Callable[..., Async
             del saver
             gc.collect()
             for _ in range(100):
-                if session._sessions is None:
+                if not session._sessions:
                     break
                 await asyncio.sleep(0.01)
-            assert session._sessions is None
+            assert not session._sessions
 
     asyncio.run(main())
 
@@ -443,7 +443,7 @@ def test_closing_that_is_cancelled_closes_all_the_same(make: Callable[..., Async
         connection.users += 1  # a request that never ends
         with pytest.raises((TimeoutError, asyncio.TimeoutError)):
             await asyncio.wait_for(saver.aclose(), 0.05)
-        assert session._sessions is None
+        assert not session._sessions
         await put(saver, 2)
         await saver.aclose()
 
