@@ -114,7 +114,10 @@ def test_checksums_are_left_to_botocore_on_aws(make: Callable[..., BotoDriver]) 
     assert client.meta.endpoint_url == "https://s3.eu-west-1.amazonaws.com"
 
 
-def test_the_client_is_made_on_first_use_and_not_with_the_default_session(make: Callable[..., BotoDriver]) -> None:
+def test_the_client_is_made_on_first_use_and_not_with_the_default_session(
+    make: Callable[..., BotoDriver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # other tests may have made one
     driver = make()
     assert driver._resources is None
     driver.run(ask(CreateBucket()))
