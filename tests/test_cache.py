@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from langgraph.checkpoint.s3 import InvalidInput, S3Saver
-from langgraph.checkpoint.s3._cache import SHARE, Cache, through_cache
+from langgraph.checkpoint.s3._cache import ENTRY_BYTES, SHARE, Cache, through_cache
 from langgraph.checkpoint.s3._requests import ANY_VERSION, Body, Get, List, Plan, Put
 from tests.support.fake_s3 import FakeDriver, FakeS3
 from tests.support.threads import Script, config_for, noise, saver_on, uuid_of
@@ -127,20 +127,42 @@ def body(key: str, size: int, etag: str = "e") -> Body:
     return Body(key, bytes(size), etag)
 
 
+ROOM = 11 + ENTRY_BYTES
+"""What an object of ten bytes takes, with a key of one character."""
+
+
 def test_it_is_bounded_and_the_least_recently_used_go_first() -> None:
-    cache = Cache(80)
+    cache = Cache(8 * ROOM)
     for key in "abcdefgh":
         cache.add(body(key, 10))
     assert cache.find(Get("a", etag="e")) is not None
     cache.add(body("i", 10))
     assert [key for key in "abcdefghi" if key in cache] == list("acdefghi")
-    cache.add(body("too large", 80 // SHARE + 1))
+    cache.add(body("too large", 8 * ROOM // SHARE))
     assert "too large" not in cache
     cache.add(body("a", 10, "another"))
     assert cache.find(Get("a", etag="e")) is None
     assert cache.find(Get("a", etag=ANY_VERSION)) == body("a", 10, "another")
-    cache.add(body("a", 80))
+    cache.add(body("a", 8 * ROOM))
     assert "a" not in cache  # nor is the earlier version
+
+
+def test_many_small_objects_are_bounded_too() -> None:
+    """Each takes its key and its bookkeeping, if it is empty as well."""
+    cache, none = Cache(100 * ROOM), Cache(0)
+    for number in range(10_000):
+        for it in (cache, none):
+            it.add(body(f"{number}", 0))
+    assert len(cache._items) == 100 * ROOM // (len("9999") + ENTRY_BYTES)
+    assert not none._items
+
+
+def test_the_markers_of_runs_are_not_kept(driver: FakeDriver) -> None:
+    """They are never read."""
+    saver = saver_on(driver)
+    _ = Script(saver).put({"n": 1}, run_id="run")
+    assert [key for key in saver._cache._items if "_runs" in key] == []
+    assert len(saver._cache._items) == 1
 
 
 def test_a_batch_is_answered_in_its_order_and_only_the_rest_is_asked() -> None:

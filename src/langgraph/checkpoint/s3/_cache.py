@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
 from langgraph.checkpoint.s3._locks import ForkSafeLock
 from langgraph.checkpoint.s3._requests import ANY_VERSION, Body, Get, Plan, Put, Request
@@ -21,6 +22,10 @@ CACHE_BYTES = 32 << 20
 
 SHARE = 8
 """No object may take more than this part of the cache: one would drive out all the others."""
+
+
+ENTRY_BYTES = 500
+"""What the objects of an entry take besides its data and its key, roughly."""
 
 
 class Cache:
@@ -56,10 +61,10 @@ class Cache:
         """Keep an object, in the place of an earlier version of it."""
         with self._lock:
             self._drop(body.key)
-            if len(body.data) * SHARE > self._limit:
+            if _size(body) * SHARE > self._limit:
                 return
             self._items[body.key] = body
-            self._size += len(body.data)
+            self._size += _size(body)
             self._large += len(body.data) > LARGE
             while self._size > self._limit:
                 self._drop(next(iter(self._items)))
@@ -67,19 +72,25 @@ class Cache:
     def _drop(self, key: str) -> None:
         body = self._items.pop(key, None)
         if body is not None:
-            self._size -= len(body.data)
+            self._size -= _size(body)
             self._large -= len(body.data) > LARGE
+
+
+def _size(body: Body) -> int:
+    """Bytes that an object takes here: most are so small that their key and its bookkeeping count."""
+    return len(body.data) + len(body.key) + ENTRY_BYTES
 
 
 def through_cache(plan: Plan[T], cache: Cache) -> Plan[T]:
     """Run a plan with the answers that the cache has. A batch that it answers alone is no round trip."""
+    resume: Callable[[], Sequence[Request]] = partial(next, plan)
     try:
-        resume: Callable[[], Sequence[Request]] = lambda: next(plan)  # noqa: E731
         while True:
             try:
                 batch = resume()
             except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
+                result: T = stop.value
+                return result
             resume = yield from _answer_plan(plan, cache, batch)
     finally:
         plan.close()
@@ -87,17 +98,20 @@ def through_cache(plan: Plan[T], cache: Cache) -> Plan[T]:
 
 def _answer_plan(plan: Plan[Any], cache: Cache, batch: Sequence[Request]) -> Plan[Callable[[], Sequence[Request]]]:
     """Answer a batch, from the cache as far as it goes; returns how the plan is to go on."""
-    known = [cache.find(it) if isinstance(it, Get) and it.etag else None for it in batch]
-    asked = [_noticed(it, cache) for it, body in zip(batch, known, strict=True) if body is None]
+    known = [_known(it, cache) for it in batch]
+    asked = [_noticed(it, cache) for it, answer in zip(batch, known, strict=True) if answer is None]
     try:
         answers = iter((yield asked) if asked or not batch else ())
-        replies = [
-            next(answers) if body is None else request.decode(body)  # type: ignore[union-attr]
-            for request, body in zip(batch, known, strict=True)
-        ]
-    except Exception as error:
-        return lambda error=error: plan.throw(error)  # type: ignore[misc]
-    return lambda: plan.send(replies)
+        replies = [next(answers) if answer is None else answer() for answer in known]
+    except Exception as error:  # as a driver does: the plan is told, whatever it is
+        return partial(plan.throw, error)
+    return partial(plan.send, replies)
+
+
+def _known(request: Request, cache: Cache) -> Callable[[], Any] | None:
+    """How to make the reply, if the cache has what it is made of."""
+    body = cache.find(request) if isinstance(request, Get) and request.etag else None
+    return None if body is None else partial(cast(Get, request).decode, body)
 
 
 def _noticed(request: Request, cache: Cache) -> Request:

@@ -93,7 +93,8 @@ def put_plan(
     )
     markers = [(ns.marker(draft.run, draft.id), b"")] if draft.run is not None else []
     commit = _commit(codec, ns, it, draft.manifest)  # packed now: what cannot be stored is refused before anything is
-    yield from put_all([*blobs, *markers], keep=True)
+    if blobs or markers:
+        _ = yield [*(Put(key, body, keep=True) for key, body in blobs), *(Put(key, body) for key, body in markers)]
     yield from _commit_plan(ns, commit)
     if it.parent is not None and (it.depth or any(ref.owner != it.id for ref in it.refs.values())):
         return (yield from _heed_fence_plan(codec, ns, draft, it, settings))
