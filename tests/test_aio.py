@@ -88,7 +88,7 @@ def test_one_saver_serves_one_asyncio_run_after_the_other(make: Callable[..., As
     for event in range(1, 11):
         assert asyncio.run(handle(event)) == list(range(event, 0, -1))
         gc.collect()
-    assert len(saver._driver._process.connections) == 1  # type: ignore[union-attr]
+    assert len(saver._driver._in_this_process().connections) == 1
 
 
 def test_two_loops_in_two_threads_at_once(make: Callable[..., AsyncS3Saver]) -> None:
@@ -585,7 +585,7 @@ def test_leaving_a_listing_cancels_what_is_under_way() -> None:
             _ = await anext(listed), await anext(listed)
             client.stop_at(1, "before")
             _ = await client.reached.wait()
-            await listed.aclose()  # type: ignore[attr-defined]
+            await listed.aclose()
             assert client.under_way == 0
 
     asyncio.run(main())
@@ -602,7 +602,7 @@ def test_an_error_of_the_page_ahead_comes_in_its_turn_or_never() -> None:
                 for _ in range(200):
                     await asyncio.sleep(0)
                 if early:
-                    await listed.aclose()  # type: ignore[attr-defined]
+                    await listed.aclose()
                 else:
                     with pytest.raises(StorageError):
                         _ = [it async for it in listed]
@@ -620,7 +620,7 @@ def test_a_listing_that_pauses_holds_nobody_up() -> None:
         await put(saver, 900)
         _ = await anext(listed)
         assert await asyncio.wait_for(saver.aget_tuple(THREAD), 5)
-        await listed.aclose()  # type: ignore[attr-defined]
+        await listed.aclose()
 
     asyncio.run(main())
 

@@ -48,11 +48,15 @@ def is_readable(s3: FakeS3, checkpoint_id: str) -> bool:
         return False
 
 
-KEEP_LATEST: Callable[[S3Saver], None] = lambda saver: saver.prune(["thread"])  # noqa: E731
-LAST_RUNS: Callable[[S3Saver], None] = lambda saver: saver.delete_for_runs(RUNS)  # noqa: E731
+def keep_latest(saver: S3Saver) -> None:
+    saver.prune(["thread"])
 
 
-@pytest.mark.parametrize("operation", [KEEP_LATEST, LAST_RUNS], ids=["prune", "delete_for_runs"])
+def delete_run(saver: S3Saver) -> None:
+    saver.delete_for_runs(RUNS)
+
+
+@pytest.mark.parametrize("operation", [keep_latest, delete_run])
 @pytest.mark.parametrize(
     ("part", "how"),
     [

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import cache
 from itertools import count
-from threading import Thread
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import boto3
@@ -21,6 +19,7 @@ from moto.server import ThreadedMotoServer
 from langgraph.checkpoint.s3 import S3Saver
 from langgraph.checkpoint.s3._calls import config_options
 from langgraph.checkpoint.s3.aio import AsyncS3Saver
+from tests.support.drivers import Loop
 from tests.support.fake_s3 import FakeDriver, FakeS3
 
 T = TypeVar("T")
@@ -97,18 +96,12 @@ class AioStore:
         self.endpoint = endpoint
         self.bucket = f"bucket-{next(BUCKETS)}"
         self._open = AsyncExitStack()
-        self.loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self.loop.run_forever)
-        self._thread.start()
-        self.run(self.saver().setup(create_bucket=True))
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run something on the savers' loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+        self._loop = Loop()
+        self._loop.run(self.saver().setup(create_bucket=True))
 
     def saver(self, **options: Any) -> AsyncS3Saver:
         """A new saver on this bucket; each has a client of its own."""
-        return self.run(self._saver(options))
+        return self._loop.run(self._saver(options))
 
     async def _saver(self, options: dict[str, Any]) -> AsyncS3Saver:
         options = {"session": shared_session(), "endpoint_url": self.endpoint, **options}
@@ -117,11 +110,8 @@ class AioStore:
 
     def close(self) -> None:
         """Close all savers made here, and the loop."""
-        self.run(self._open.aclose())
-        self.run(self.loop.shutdown_asyncgens())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+        self._loop.run(self._open.aclose())
+        self._loop.close()
 
 
 Store: TypeAlias = FakeStore | MotoStore | AioStore

@@ -52,7 +52,7 @@ _CUT = (*CUT, aiohttp.ClientError, asyncio.TimeoutError)
 """Whatever reading a body may raise."""
 
 
-_home: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("home", default=None)
+_working_for: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("working_for", default=None)
 """The loop of the asynchronous program that a thread works for. Whoever starts the thread copies its context, as
 LangGraph does for a synchronous node, so the node's own calls come back to the loop that its graph runs on."""
 
@@ -64,7 +64,8 @@ class _Connection:
         self.client: Any = None
         self.making = asyncio.Lock()
         self.free = asyncio.Semaphore(max_concurrency)
-        self.keeper: AsyncGenerator[Any, None] | None = None
+        self.keeper: AsyncGenerator[Any, None] | None = None  # holds the client open
+        self.closing: weakref.finalize[..., _Connection] | None = None  # closes it if nobody has
         self.users = 0  # batches that are under way
         self.unused = asyncio.Event()
 
@@ -127,7 +128,7 @@ class AioBotoDriver:
         self._lock = ForkSafeLock()
         self._ledger = Ledger()
         self._process: _Process | None = None
-        self._home: asyncio.AbstractEventLoop | None = None  # the loop of a caller's client
+        self._client_loop: asyncio.AbstractEventLoop | None = None  # the loop of a caller's client
         if _running_loop() is not None:
             _ = self._connection()
 
@@ -148,7 +149,7 @@ class AioBotoDriver:
             asyncio.CancelledError: It was cancelled. No request is under way here any more, but one that was sent
                 may still arrive and take effect.
         """
-        _ = _home.set(asyncio.get_running_loop())
+        _ = _working_for.set(asyncio.get_running_loop())
         started = self._ledger.started()
         run = Run(plan)
         try:
@@ -197,12 +198,12 @@ class AioBotoDriver:
         here = _running_loop()
         with self._lock:
             known = list(self._in_this_process().connections)
-        if here is not None and (here in known or here is _home.get()):
+        if here is not None and (here in known or here is _working_for.get()):
             raise InvalidInput(
                 "a synchronous method of AsyncS3Saver was called from its own event loop's thread, where it would wait "
                 "for itself; await the method that begins with 'a', or call it from another thread."
             )
-        running = [loop for loop in (*known, _home.get()) if loop is not None and loop.is_running()]
+        running = [loop for loop in (*known, _working_for.get()) if loop is not None and loop.is_running()]
         if not running:
             raise InvalidInput(
                 "a synchronous method of AsyncS3Saver needs the event loop that the saver is used on, and none that "
@@ -337,12 +338,12 @@ class AioBotoDriver:
         """What there is for the running loop, which from now on is the one that used the driver last."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            if self._client is not None and self._home not in (None, loop):
+            if self._client is not None and self._client_loop not in (None, loop):
                 raise InvalidInput(
                     "AsyncS3Saver was given a client, which belongs to one event loop, and is used from another; "
                     "pass a session in its place, or neither, and every loop gets a client of its own."
                 )
-            self._home = loop if self._client is not None else None
+            self._client_loop = loop if self._client is not None else None
             connections = self._in_this_process().connections
             connection = connections.pop(loop, None)
             if connection is None:
@@ -366,9 +367,11 @@ class AioBotoDriver:
                     raise self._calls.unmade(error) from error
                 if client is not self._client:
                     prepare(client)
-                closing = weakref.finalize(connection, _close_later, asyncio.get_running_loop(), connection.keeper)
-                closing.atexit = False
                 connection.client = client
+                connection.closing = weakref.finalize(
+                    connection, _close_later, asyncio.get_running_loop(), connection.keeper
+                )
+                connection.closing.atexit = False
             return connection.client
 
     def _abandoned(self) -> list[AsyncGenerator[Any, None]]:
@@ -384,18 +387,18 @@ class AioBotoDriver:
             return nullcontext(self._client)
         session = self._session or await self._aside(self._new_session)
         make = getattr(session, "create_client", None) or getattr(session, "client", None)
-        if make is None or not isasynchronous(session):
+        if make is None or not _is_asynchronous(session):
             raise InvalidInput(
                 f"session is a {type(session).__module__}.{type(session).__name__}; "
                 "pass an aiobotocore session or an aioboto3.Session."
             )
         config = AioConfig(connector_args={"resolver": _Resolver(self._threads())}, **self._config)
+        opening: AbstractAsyncContextManager[Any]
         try:
-            return make(  # type: ignore[no-any-return]
-                "s3", region_name=self._region_name, endpoint_url=self._endpoint_url, config=config
-            )
+            opening = make("s3", region_name=self._region_name, endpoint_url=self._endpoint_url, config=config)
         except (BotoCoreError, ValueError) as error:
             raise self._calls.unmade(error) from error
+        return opening
 
     def _new_session(self) -> Any:
         """Return a session for one loop. Takes a tenth of a second the first time.
@@ -430,6 +433,8 @@ async def _keep(
             kept = connection()
             if kept is not None:
                 kept.client = None
+                if kept.closing is not None:
+                    _ = kept.closing.detach()
 
 
 def _close_later(loop: asyncio.AbstractEventLoop, keeper: AsyncGenerator[Any, None]) -> None:
@@ -443,7 +448,7 @@ async def _close(keeper: AsyncGenerator[Any, None]) -> None:
         await keeper.aclose()
 
 
-def isasynchronous(session: Any) -> bool:
+def _is_asynchronous(session: Any) -> bool:
     """Tell whether a session makes asynchronous clients: an aiobotocore session, or one that has one."""
     inner = getattr(session, "_session", session)
     kinds = (*type(session).__mro__, *type(inner).__mro__)

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, NamedTuple
 
 from botocore.exceptions import (
@@ -422,8 +423,9 @@ def prepare(client: Any) -> None:
 
 
 def _as_bytes(params: dict[str, Any], **_: Any) -> None:
-    if params["body"].getbuffer().nbytes <= WAIT_FROM:
-        params["body"] = params["body"].getvalue()
+    body = params["body"]
+    if isinstance(body, BytesIO) and body.getbuffer().nbytes <= WAIT_FROM:
+        params["body"] = body.getvalue()
 
 
 def config_options(endpoint_url: str | None, max_concurrency: int, addressing_style: str | None) -> dict[str, Any]:

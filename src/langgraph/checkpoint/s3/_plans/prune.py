@@ -207,12 +207,13 @@ def _read_one_plan(codec: Codec, ns: Namespace, folder: Folder) -> Plan[Checkpoi
     beside = [Get(ns.writes(folder.id, name), codec.read_writes(ns, folder.id, name)) for name in folder.writes]
     if folder.history:
         beside.append(Get(ns.history(folder.id), codec.read_history(ns, folder.id)))
-    it, *replies = yield [Get(ns.checkpoint(folder.id), _header(codec, ns, folder.id)), *beside]
+    replies = yield [Get(ns.checkpoint(folder.id), _header(codec, ns, folder.id)), *beside]
+    it: CheckpointObject | None = replies[0]
     if it is not None:
-        for request, reply in zip(beside, replies, strict=True):
+        for request, reply in zip(beside, replies[1:], strict=True):
             if reply is None:
                 raise missing(codec, request.key, f"checkpoint {folder.id}, which stays, depends on it")
-    return it  # type: ignore[no-any-return]
+    return it
 
 
 def _check_blobs(
