@@ -1,8 +1,8 @@
 """What a saver remembers between operations: it makes a `put` cheap and is never needed for it to be right.
 
 Checkpoints that were just read or written, so that their children know what they inherit without
-reading them again; and the newest stamp seen, so that a slow clock cannot put a write behind one
-that its writer had read.
+reading them again; which of them is the newest, and whether a manifest has announced it; and the newest
+stamp seen, so that a slow clock cannot put a write behind one that its writer had read.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from langgraph.checkpoint.s3._objects import BlobRef, CheckpointObject
 
 MEMORY_BYTES = 32 << 20
 MEMORY_STOPS = 1_000
+"""Stops of runs to remember before their checkpoints are put. One that is forgotten costs a reader a round trip."""
 
 
 class Memory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
@@ -151,8 +151,10 @@ class AsyncS3Saver(Operations):
     async def setup(self, *, create_bucket: bool = False) -> None:
         """Check that the bucket can be reached. Nobody has to call it; calling it again does no harm.
 
+        One round trip: a LIST of one key below the prefix, which the policy of any reader allows.
+
         Args:
-            create_bucket: Make the bucket if it does not exist. One more request.
+            create_bucket: Make the bucket if it does not exist. One more round trip, and s3:CreateBucket is needed.
 
         Raises:
             BucketNotFound: There is no such bucket.
@@ -161,7 +163,10 @@ class AsyncS3Saver(Operations):
         await self._driver.run(self._setup_plan(create_bucket), "setup")
 
     async def aclose(self) -> None:
-        """Close the running loop's client, if it was made here. The saver can be used again; it makes a new one."""
+        """Close the running loop's client, if it was made here. The saver can be used again; it makes a new one.
+
+        Waits for requests under way; cancelled, it closes the client at once. Costs no request.
+        """
         await self._driver.aclose()
 
     async def __aenter__(self) -> AsyncS3Saver:
@@ -177,7 +182,10 @@ class AsyncS3Saver(Operations):
         return self._driver.stats()
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Read a checkpoint: the one that the config names, or the newest. Told and priced at `S3Saver.get_tuple`."""
+        """Read a checkpoint: the one that the config names, or the newest.
+
+        One round trip, two with pending writes or large values. The rest is told at `S3Saver.get_tuple`.
+        """
         return await self._driver.run(self._get_plan(config), "get_tuple", large=self._cache.has_large)
 
     async def alist(
@@ -187,8 +195,10 @@ class AsyncS3Saver(Operations):
         filter: dict[str, Any] | None = None,
         before: RunnableConfig | None = None,
         limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        """List checkpoints, newest first. Told and priced at `S3Saver.list`.
+    ) -> AsyncGenerator[CheckpointTuple, None]:
+        """List checkpoints, newest first.
+
+        Two or three round trips for the first page of a namespace. The rest is told at `S3Saver.list`.
 
         While the consumer works on one page, the next is read: of one page at most, and not before the
         consumer has asked for a second checkpoint. Leaving early cancels that.
@@ -218,37 +228,43 @@ class AsyncS3Saver(Operations):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint. Told and priced at `S3Saver.put`. A large one is packed in a thread."""
+        """Store a checkpoint; a large one is packed in a thread.
+
+        One round trip of one PUT or two, two with new or inherited large values. The rest is told at `S3Saver.put`.
+        """
         plan = self._put_plan(config, checkpoint, metadata, new_versions)
         return await self._driver.run(plan, "put", large=is_large(checkpoint["channel_values"]))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store the writes of a task, all of them or none. Told and priced at `S3Saver.put_writes`."""
+        """Store the writes of a task, all of them or none: one round trip, one PUT. More at `S3Saver.put_writes`."""
         plan = self._put_writes_plan(config, writes, task_id, task_path)
         await self._driver.run(plan, "put_writes", large=is_large(writes))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """Delete a thread with all its namespaces. Told and priced at `S3Saver.delete_thread`."""
+        """Delete a thread with all its namespaces. A round trip per 1,000 objects listed and per 1,000 deleted."""
         await self._driver.run(self._delete_thread_plan(thread_id), "delete_thread")
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete what these runs stored. Told and priced at `S3Saver.delete_for_runs`."""
+        """Delete what these runs stored. About ten round trips for the last run; more at `S3Saver.delete_for_runs`."""
         await self._driver.run(self._delete_for_runs_plan(run_ids), "delete_for_runs")
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread to another, on the server. Told and priced at `S3Saver.copy_thread`."""
+        """Copy a thread to another, on the server. A LIST per 1,000 objects, a COPY each; see `S3Saver.copy_thread`."""
         await self._driver.run(self._copy_thread_plan(source_thread_id, target_thread_id), "copy_thread")
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Delete old checkpoints of threads. Told and priced at `S3Saver.prune`."""
+        """Delete old checkpoints of threads. About nine round trips for a namespace; more at `S3Saver.prune`."""
         await self._driver.run(self._prune_plan(thread_ids, strategy), "prune")
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """What ancestors stored of delta channels. Told and priced at `S3Saver.get_delta_channel_history`."""
+        """What ancestors stored of delta channels.
+
+        Three round trips for up to 1,000 super-steps. The rest is told at `S3Saver.get_delta_channel_history`.
+        """
         plan = self._delta_plan(config, channels)
         return await self._driver.run(plan, "get_delta_channel_history", large=self._cache.has_large)
 
