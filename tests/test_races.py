@@ -432,10 +432,7 @@ def test_every_put_and_deletion_of_a_run(kind: Kind, run_from: int, parent: int,
     put_and_delete_runs(kind, run_from, parent, order, None)
 
 
-@ORDERS
-@KINDS
-@PAGES
-def test_put_and_copy(kind: Kind, page_size: int, order: Order) -> None:
+def put_and_copy(kind: Kind, order: Order, page_size: int, limit: int | None) -> None:
     """The copy holds the new checkpoint whole, or not at all."""
     extra = {"a blob": LARGER, "z blob": LARGE}
     truth = Truth(kind).put(NEW, HEAD, extra)
@@ -449,7 +446,21 @@ def test_put_and_copy(kind: Kind, page_size: int, order: Order) -> None:
         return saver._copy_thread_plan("thread", "fork")
 
     put = putting(NEW, HEAD, kind, extra=extra)
-    assert race(truth, check, put, copying, order=order, page_size=page_size) > 5
+    assert race(truth, check, put, copying, order=order, page_size=page_size, limit=limit) > 5
+
+
+@ORDERS
+@KINDS
+@PAGES
+def test_put_and_copy(kind: Kind, page_size: int, order: Order) -> None:
+    put_and_copy(kind, order, page_size, SAMPLE)
+
+
+@pytest.mark.campaign
+@ORDERS
+@KINDS
+def test_every_put_and_copy(kind: Kind, order: Order) -> None:
+    put_and_copy(kind, order, 1000, None)
 
 
 @ORDERS
