@@ -268,19 +268,45 @@ def test_limit_zero_and_unknown_threads(scene: Scene) -> None:
 @pytest.mark.parametrize("length", [10, 100, 1_000])
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 def test_delta_history(length: int, large: bool) -> None:
+    """Three round trips; and what grows with the chain is packed, so that there is little to get."""
     driver = FakeDriver()
     script = Script(saver_on(driver))
     _ = script.put({"messages": noise(LARGE) if large else ["seed"]})
     for depth in range(1, length + 1):
-        _ = script.delta_step("messages", f"write {depth}", depth)
-    fresh = saver_on(driver)
+        with driver.measure() as cost:
+            script.write("messages", f"write {depth}")
+            _ = script.put({}, touch=("messages",), counters_since_delta_snapshot={"messages": [depth, depth]})
+        assert cost.round_trips == 3  # the writes, the checkpoint with its pack, the fence
+        assert cost.puts <= 4
+        if length - depth < 128 and (length - depth) % 9 == 0:  # wherever packs end
+            with driver.measure() as cost:
+                history = saver_on(driver).get_delta_channel_history(config=script.config, channels=["messages"])
+            assert [value for _, _, value in history["messages"]["writes"]] == [
+                f"write {n}" for n in range(1, depth + 1)
+            ]
+            assert history["messages"]["seed"] == (noise(LARGE) if large else ["seed"])
+            assert cost.round_trips == 3
+            assert cost.gets <= 60
+            assert cost.lists <= 1 + depth // 100
+    sizes = {key: len(driver.s3[key]) for key in driver.s3.keys("")}
+    packed = sum(size for key, size in sizes.items() if "/stretch/" in key)
+    assert packed <= sum(sizes.values()) / 10
+    assert bool(packed) == (length > 16)
+
+
+def test_delta_history_of_writes_that_do_not_compress() -> None:
+    """Packs would be too large with them: so packs spare only the checkpoints, and the bytes stay within bounds."""
+    driver = FakeDriver()
+    script = Script(saver_on(driver))
+    _ = script.put({"messages": ["seed"]})
+    for depth in range(1, 301):
+        _ = script.delta_step("messages", noise(500, depth), depth)
     with driver.measure() as cost:
-        history = fresh.get_delta_channel_history(config=script.config, channels=["messages"])
-    assert [value for _, _, value in history["messages"]["writes"]] == [f"write {n}" for n in range(1, length + 1)]
-    assert history["messages"]["seed"] == (noise(LARGE) if large else ["seed"])
+        _ = saver_on(driver).get_delta_channel_history(config=script.config, channels=["messages"])
     assert cost.round_trips == 3
-    assert cost.gets <= 1 + 2 * (length + 1) + 1
-    assert cost.lists <= 1 + length // 100
+    assert cost.gets <= 300 + 40
+    sizes = {key: len(driver.s3[key]) for key in driver.s3.keys("")}
+    assert sum(size for key, size in sizes.items() if "/stretch/" in key) <= sum(sizes.values()) / 10
 
 
 def test_delete_thread(scene: Scene) -> None:

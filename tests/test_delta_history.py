@@ -13,10 +13,12 @@ from langgraph.checkpoint.base import Checkpoint
 from langgraph.checkpoint.serde.types import _DeltaSnapshot as Snapshot
 
 from langgraph.checkpoint.s3 import MissingObject, S3Saver
+from langgraph.checkpoint.s3._keys import namespace
+from langgraph.checkpoint.s3._objects import Body, Codec
 from langgraph.checkpoint.s3.aio import AsyncS3Saver
 from tests.support.fake_s3 import FakeDriver
 from tests.support.savers import PREFIX, FakeStore, Memory, Store
-from tests.support.threads import config_for, noise, uuid_of
+from tests.support.threads import Script, config_for, eager, noise, uuid_of
 
 THREAD = "thread"
 
@@ -27,8 +29,8 @@ class Twins:
     A checkpoint has, for each channel that it changes, a value, or a write on its parent and no value.
     """
 
-    def __init__(self, store: Store, **options: Any) -> None:
-        self.store, self.options = store, options
+    def __init__(self, store: Store, packs: bool = True, **options: Any) -> None:
+        self.store, self.packs, self.options = store, packs, options
         self.saver = self.fresh()
         self.memory = Memory()
         self.ids: list[str] = []
@@ -38,7 +40,8 @@ class Twins:
 
     def fresh(self) -> S3Saver | AsyncS3Saver:
         """A saver that remembers nothing."""
-        return self.store.saver(**self.options)
+        saver = self.store.saver(**self.options)
+        return eager(saver) if self.packs else saver
 
     def write(self, on: str, writes: Sequence[tuple[str, Any]], task: str = "task", path: str = "") -> None:
         for saver in (self.saver, self.memory):
@@ -92,9 +95,9 @@ class Twins:
         return expected
 
 
-@pytest.fixture
-def twins(store: Store) -> Twins:
-    return Twins(store)
+@pytest.fixture(params=[False, True], ids=["", "packed"])
+def twins(store: Store, request: pytest.FixtureRequest) -> Twins:
+    return Twins(store, packs=request.param)
 
 
 @pytest.fixture
@@ -347,3 +350,132 @@ def test_any_tree_of_checkpoints(steps: list[tuple[int, dict[str, str]]], sorted
     newest = max(twins.ids)
     twins.saver.prune([THREAD])
     twins.check(newest, *sorted(twins.states[newest][2]))
+
+
+# -- packed stretches --------------------------------------------------------------------------------
+
+
+def packs(store: FakeStore) -> list[str]:
+    return [key for key in store.s3.keys(PREFIX) if "/stretch/" in key]
+
+
+def chain(twins: Twins, length: int) -> list[str]:
+    """Checkpoints that each write to a delta channel."""
+    head = twins.put(None, {"log": Snapshot(["seed"])})
+    for _ in range(length):
+        head = twins.step(head, "log")
+    return twins.ids
+
+
+def test_short_stretches_are_packed_and_then_long_ones() -> None:
+    store = FakeStore()
+    ids = chain(Twins(store), 8)
+    lengths = [(key.partition("/stretch/")[0][-4:], int(key[-12:-8], 16)) for key in packs(store)]
+    # A put packs what lies behind its parent, and a long stretch takes what short ones have packed already.
+    assert lengths == [(it[-4:], length) for it, length in zip(ids[6:0:-1], [3, 1, 1, 3, 1, 1], strict=True)]
+
+
+def test_a_write_that_comes_after_its_checkpoint_was_packed(twins: Twins) -> None:
+    ids = chain(twins, 8)
+    twins.write(ids[3], [("log", ["late"])], task="late")
+    answer = twins.check(ids[-1], "log")["log"]
+    assert [value for _, _, value in answer["writes"]].count(["late"]) == 1
+    other = twins.fresh()
+    other.put_writes(config_for(THREAD, ids[4]), [("log", ["from elsewhere"])], "elsewhere")
+    twins.memory.put_writes(config_for(THREAD, ids[4]), [("log", ["from elsewhere"])], "elsewhere")
+    twins.check(ids[-1], "log")
+
+
+def test_a_large_write_batch_is_not_packed_and_read_in_the_same_round_trip() -> None:
+    store = FakeStore()
+    twins = Twins(store)
+    head = twins.put(None, {"log": Snapshot([])})
+    for number in range(12):
+        twins.write(head, [("log", noise(9_000, number) if number % 3 else number)])
+        head = twins.put(head, touch=["log"])
+    saver = twins.fresh()
+    driver: Any = saver._driver
+    with driver.measure() as cost:
+        _ = saver.get_delta_channel_history(config=config_for(THREAD, head), channels=["log"])
+    assert cost.round_trips == 3
+    assert sum(len(store.s3[key]) for key in packs(store)) < 9_000
+    twins.check(head, "log")
+
+
+def test_packs_hold_the_channels_that_lean_and_no_others() -> None:
+    twins = Twins(FakeStore())
+    head = twins.put(None, {"log": Snapshot(["seed"]), "plain": "old"})
+    for number in range(8):
+        twins.write(head, [("plain", number), ("log", [number])])
+        head = twins.put(head, {"plain": number} if number % 3 == 0 else {}, touch=["log"])
+    for asked in (["log"], ["plain"], ["plain", "log"], ["log", "unknown"]):
+        twins.check(head, *asked)
+
+
+def test_a_fork_reads_its_own_branch_however_the_other_was_packed() -> None:
+    twins = Twins(FakeStore())
+    ids = list(chain(twins, 3))
+    left = right = ids[-1]
+    for number in range(9):  # one branch gets three checkpoints to each of the other's
+        left = twins.step(left, "log")
+        if number % 3 == 0:
+            right = twins.step(right, "log")
+    twins.check(left, "log")
+    twins.check(right, "log")
+    for head in list(twins.ids):
+        twins.check(head, "log")
+
+
+@pytest.mark.parametrize("damage", ["lost", "cut", "foreign", "swapped"])
+def test_a_damaged_pack_is_no_worse_than_none(damage: str) -> None:
+    store = FakeStore()
+    twins = Twins(store)
+    ids = chain(twins, 10)
+    bodies = {key: store.s3[key] for key in packs(store)}
+    others = [*bodies.values()][1:] + [*bodies.values()][:1]
+    for (key, body), other in zip(bodies.items(), others, strict=True):
+        if damage == "lost":
+            del store.s3[key]
+        else:
+            store.s3[key] = {"cut": body[:-5], "foreign": b"not ours", "swapped": other}[damage]
+    twins.saver = twins.fresh()
+    twins.check(ids[-1], "log")
+
+
+def test_a_process_that_has_only_read_the_history_packs_it() -> None:
+    store = FakeStore()
+    twins = Twins(store, packs=False)
+    ids = list(chain(twins, 12))
+    assert packs(store) == []
+    twins.packs, twins.saver = True, eager(twins.saver)
+    twins.saver = twins.fresh()
+    assert twins.saver.get_tuple(config_for(THREAD)) is not None
+    twins.check(ids[-1], "log")
+    twins.step(ids[-1], "log")
+    assert [int(key[-12:-8], 16) for key in packs(store)] == [5]  # the longest that is packed at a time
+    twins.check(twins.ids[-1], "log")
+
+
+def test_what_is_deleted_does_not_live_on_in_a_pack() -> None:
+    store = FakeStore()
+    script = Script(eager(store.saver()))
+    _ = script.put({"log": ["seed"]})
+    gone = []
+    for depth in range(1, 10):
+        run: dict[str, Any] = {"run_id": "run"} if depth in (4, 5) else {}
+        script.write("log", [depth])
+        _ = script.put({}, touch=("log",), counters_since_delta_snapshot={"log": [depth, depth]}, **run)
+        gone += [str(script.head)] if run else []
+
+    def in_packs() -> set[str]:
+        ns, codec = namespace(f"{PREFIX}/", "thread", ""), Codec("bucket", 3, 1 << 20)
+        found = [(str(ns.locate(key).checkpoint_id), key) for key in packs(store)]  # type: ignore[union-attr]
+        read = [codec.read_stretch(ns, owner)(Body(key, store.s3[key], "")) for owner, key in found]
+        return {link.id for pack in read for link in pack.links}
+
+    assert set(gone) <= in_packs()
+    script.saver.delete_for_runs(["run"])
+    assert in_packs()
+    assert not set(gone) & in_packs()
+    answer = store.saver().get_delta_channel_history(config=script.config, channels=["log"])["log"]
+    assert [value for _, _, value in answer["writes"]] == [[depth] for depth in range(1, 10)]

@@ -17,9 +17,9 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.checkpoint.s3 import CheckpointPruned, Contended, MissingObject, S3Saver, S3SaverError
 from tests.support.fake_s3 import FakeDriver, FakeS3, Order
 from tests.support.interleave import Outcome, check_interleavings
-from tests.support.threads import Script, config_for, noise, saver_on, uuid_of
+from tests.support.threads import Script, config_for, eager, noise, saver_on, uuid_of
 
-Kind: TypeAlias = Literal["large", "delta", "both"]
+Kind: TypeAlias = Literal["large", "delta", "both", "packed"]
 Running: TypeAlias = Generator[Any, Any, Any]
 Operation: TypeAlias = Callable[[S3Saver], Running]
 
@@ -34,7 +34,9 @@ LARGE, LARGER = noise(300, 1), noise(400, 2)
 THREAD = config_for("thread")
 
 ORDERS = pytest.mark.parametrize("order", ["forward", "backward"])
-KINDS = pytest.mark.parametrize("kind", ["large", "delta", "both"])
+KINDS = pytest.mark.parametrize("kind", ["large", "delta", "both", "packed"])
+"""What a checkpoint leans on: large values, ancestors, both; ancestors of which packs lie there, and are made."""
+FEWER_KINDS = pytest.mark.parametrize("kind", ["large", "delta", "both"])
 PAGES = pytest.mark.parametrize("page_size", [1, 1000])
 
 
@@ -45,7 +47,7 @@ def values_of(number: int, kind: Kind, parent: int | None = None) -> dict[str, A
     """What a checkpoint holds: `large` since the first one, `larger` since the third."""
     values: dict[str, Any] = {"n": number}
     base = parent or number
-    if kind != "delta":
+    if kind in ("large", "both"):
         values |= {"large": LARGE} | ({"larger": LARGER} if base >= 3 else {})
     if kind != "large" and number == 1:
         values["log"] = ["seed"]
@@ -64,7 +66,7 @@ def script_at(saver: Any, number: int, kind: Kind) -> Script:
         script.head = uuid_of(number)
         script.values = {name: value for name, value in values_of(number, kind).items() if name != "log"}
         script.versions = {"n": version(number)}
-        if kind != "delta":
+        if kind in ("large", "both"):
             script.versions |= {"large": version(1)} | ({"larger": version(3)} if number >= 3 else {})
         if kind != "large":
             script.versions["log"] = version(number)
@@ -79,16 +81,21 @@ def counters(kind: Kind, depth: int) -> dict[str, Any]:
     return {} if kind == "large" else {"counters_since_delta_snapshot": {"log": [depth, depth]}}
 
 
+def saver_for(s3: FakeS3, kind: Kind) -> S3Saver:
+    saver = saver_on(s3, **OPTIONS)
+    return eager(saver) if kind == "packed" else saver
+
+
 def bucket(kind: Kind, run_from: int = HEAD + 1) -> FakeS3:
     """Four checkpoints. Those from `run_from` on belong to the run "run"."""
     s3 = FakeS3()
-    saver = saver_on(s3, **OPTIONS)
+    saver = saver_for(s3, kind)
     for number in range(1, HEAD + 1):
         script = script_at(saver, number - 1, kind)
         values: dict[str, Any] = {"n": number}
         if number == 1:
             values = values_of(1, kind)
-        elif number == 3 and kind != "delta":
+        elif number == 3 and kind in ("large", "both"):
             values["larger"] = LARGER
         delta = kind != "large" and number > 1
         if delta:
@@ -235,7 +242,7 @@ def race(
 
     def make() -> Any:
         s3 = template.copy()
-        savers = [saver_on(s3, **OPTIONS) for _ in operations]
+        savers = [saver_for(s3, truth.kind) for _ in operations]
         for saver in savers if know else []:
             for number in range(1, HEAD + 1):
                 _ = saver.get_tuple(config_for("thread", uuid_of(number)))
@@ -324,7 +331,7 @@ def test_put_and_prune(kind: Kind, parent: int, order: Order, page_size: int) ->
 
 @pytest.mark.campaign
 @ORDERS
-@KINDS
+@FEWER_KINDS
 @pytest.mark.parametrize("parent", [2, HEAD])
 def test_every_put_and_prune(kind: Kind, parent: int, order: Order) -> None:
     put_and_prune(kind, parent, order, 1000, None)
@@ -426,7 +433,7 @@ def test_put_and_the_deletion_of_a_run(kind: Kind, run_from: int, parent: int, o
 
 @pytest.mark.campaign
 @ORDERS
-@KINDS
+@FEWER_KINDS
 @pytest.mark.parametrize(("run_from", "parent"), [(3, 3), (3, HEAD), (HEAD, HEAD), (HEAD, 3)])
 def test_every_put_and_deletion_of_a_run(kind: Kind, run_from: int, parent: int, order: Order) -> None:
     put_and_delete_runs(kind, run_from, parent, order, None)
@@ -458,7 +465,7 @@ def test_put_and_copy(kind: Kind, page_size: int, order: Order) -> None:
 
 @pytest.mark.campaign
 @ORDERS
-@KINDS
+@FEWER_KINDS
 def test_every_put_and_copy(kind: Kind, order: Order) -> None:
     put_and_copy(kind, order, 1000, None)
 
@@ -602,7 +609,7 @@ def test_list_and_prune(kind: Kind, page_size: int, order: Order) -> None:
 
 
 @ORDERS
-@pytest.mark.parametrize("kind", ["delta", "both"])
+@pytest.mark.parametrize("kind", ["delta", "both", "packed"])
 @PAGES
 @pytest.mark.parametrize("number", [None, HEAD])
 def test_a_delta_history_and_prune(kind: Kind, number: int | None, page_size: int, order: Order) -> None:

@@ -32,7 +32,7 @@ from langgraph.checkpoint.s3 import CheckpointPruned, S3Saver
 from langgraph.checkpoint.s3.aio import AsyncS3Saver
 from tests.support.fake_s3 import FakeDriver, FakeS3
 from tests.support.savers import AioStore, MotoStore
-from tests.support.threads import config_for, noise, saver_on, uuid_of
+from tests.support.threads import config_for, eager, noise, saver_on, uuid_of
 
 THREADS = ("a", "ab", "a/b")
 NAMESPACES = ("", "child:1|grand:2")
@@ -114,10 +114,12 @@ class Life(RuleBasedStateMachine):
     """The rules."""
 
     def make_saver(self) -> S3Saver | AsyncS3Saver:
-        return saver_on(FakeDriver(self.s3), inline_threshold=200)
+        saver = saver_on(FakeDriver(self.s3), inline_threshold=200)
+        return eager(saver) if self.packs else saver
 
-    @initialize(page_size=st.sampled_from([1, 3, 1000]), conditional=st.booleans())
-    def begin(self, page_size: int, conditional: bool) -> None:
+    @initialize(page_size=st.sampled_from([1, 3, 1000]), conditional=st.booleans(), packs=st.booleans())
+    def begin(self, page_size: int, conditional: bool, packs: bool) -> None:
+        self.packs = packs
         self.s3 = FakeS3(page_size=page_size, conditional=conditional)
         self.saver = self.make_saver()
         self.model = Model()

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
 
 from langgraph.checkpoint.s3 import S3Saver
+from langgraph.checkpoint.s3._stretch import Packing
 from tests.support.fake_s3 import FakeDriver, FakeS3
+
+S = TypeVar("S", bound="Any")
+
+EAGER = Packing(short=1, long=3, longest=5, short_share=100, long_share=100)
+"""Packs each checkpoint of a delta chain as soon as it can, and three together, whatever that takes."""
+
+
+def eager(saver: S) -> S:
+    """A saver that packs stretches of delta chains long before there is a need to."""
+    saver._settings = replace(saver._settings, packing=EAGER)
+    return saver
 
 
 def saver_on(driver: FakeDriver | FakeS3, **options: Any) -> S3Saver:

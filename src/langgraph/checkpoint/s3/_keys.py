@@ -6,6 +6,7 @@
     {prefix}/{thread}/{ns}/c/{desc}.{checkpoint_id}/blob/…       one large channel value
     {prefix}/{thread}/{ns}/c/{desc}.{checkpoint_id}/writes/…     one put_writes call
     {prefix}/{thread}/{ns}/c/{desc}.{checkpoint_id}/history      delta history pack
+    {prefix}/{thread}/{ns}/c/{desc}.{checkpoint_id}/stretch/…    copy of what a stretch of a delta chain needs
     {prefix}/{thread}/_name                                      full id of a thread whose part is a hash, once copied
     {prefix}/_runs/{run}/{thread}/{ns}/{desc}.{checkpoint_id}    marker: this run wrote that checkpoint
 
@@ -47,14 +48,15 @@ _HASHED = re.compile(r"_(?:[A-Za-z0-9_-]|\.[0-9A-F]{2})*-[0-9a-f]{32}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ALL_ONES = (1 << 128) - 1
 
-# How names below blob/ and writes/ end. What follows a "." within a part is upper-case hex, so the letter
+# How names below blob/, stretch/ and writes/ end. What follows a "." within a part is upper-case hex, so the letter
 # keeps the names of channel "a" apart from those of channel "a/b" ("a.2Fb").
 _ENDINGS = {
     "blob": re.compile(r"v[0-9a-f]{32}"),
+    "stretch": re.compile(r"p[0-9a-f]{12}"),
     "writes": re.compile(r"r[0-9]{4}|s[0-9a-f]{16}[0-9a-z]*"),
 }
 
-Kind: TypeAlias = Literal["checkpoint", "history", "blob", "writes"]
+Kind: TypeAlias = Literal["checkpoint", "history", "blob", "stretch", "writes"]
 
 
 def encode_part(text: str, limit: int) -> str:
@@ -175,6 +177,10 @@ class Namespace:
         """The history pack: what delta channels need of ancestors that are gone."""
         return f"{self.folder(checkpoint_id)}history"
 
+    def stretch(self, checkpoint_id: str, name: str) -> str:
+        """A packed stretch of a delta chain that ends here, by its name (a `StretchName`)."""
+        return f"{self.folder(checkpoint_id)}stretch/{name}"
+
     def blob(self, checkpoint_id: str, name: str) -> str:
         """A large channel value, by the name that `blob_name` gave it."""
         return f"{self.folder(checkpoint_id)}blob/{name}"
@@ -204,6 +210,11 @@ class Namespace:
 def _is_name(kind: str, name: str) -> bool:
     part, _, ending = name.rpartition(".")
     return kind in _ENDINGS and bool(_ENDINGS[kind].fullmatch(ending)) and is_folder_part(part)
+
+
+def is_checkpoint(key: str) -> bool:
+    """Whether a key is a checkpoint object's."""
+    return key.endswith("/checkpoint")
 
 
 def root_of(prefix: str) -> str:
@@ -297,3 +308,20 @@ def numbered_batch(task_id: str, number: int) -> str:
 def stamped_batch(task_id: str, stamp: int, nonce: str) -> str:
     """A unique name that sorts by time, for a batch that must never be refused."""
     return f"{encode_part(task_id, NAME_LIMIT)}.s{stamp:016x}{nonce}"
+
+
+class StretchName(NamedTuple):
+    """What the name of a packed stretch tells, so that a listing shows what need not be read."""
+
+    oldest: str  # checkpoint
+    length: int  # in checkpoints
+    limit: int  # bytes of the largest write batch in it
+
+    def __str__(self) -> str:
+        return f"{self.oldest}.p{self.length:04x}{self.limit:08x}"
+
+
+def parse_stretch_name(name: str) -> StretchName:
+    """Read the name of a packed stretch."""
+    oldest, _, numbers = name.rpartition(".p")
+    return StretchName(oldest, int(numbers[:4], 16), int(numbers[4:], 16))

@@ -135,6 +135,38 @@ class HistoryPack:
 
 
 @dataclass(frozen=True)
+class Link:
+    """One checkpoint as a link of a delta chain: what lies beside it, as far as it is known.
+
+    `stored` and `blank` name channels that have a value there, and those that have a version and none.
+    """
+
+    id: str
+    parent: str | None
+    stored: Sequence[str]
+    blank: Sequence[str]
+    batches: Mapping[str, WriteBatch] = field(repr=False)  # by name
+    sizes: Mapping[str, int] = field(repr=False)  # of the batches, in bytes as stored; also of those left out
+    size: int = 0  # of the checkpoint object, in bytes as stored
+    packed: int = 0  # links in the longest packed stretch that ends here
+    channels: frozenset[str] | None = None  # those of which the rest is known; None if it is of all
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A stretch of a delta chain, packed: `links` newest first, of which only some channels were kept.
+
+    It is a copy, and a hint: what a listing does not show is not there.
+    """
+
+    thread: str
+    ns: str
+    checkpoint: str  # the newest of them
+    channels: Sequence[str]
+    links: Sequence[Link]
+
+
+@dataclass(frozen=True)
 class Fence:
     """What has been condemned in a namespace: never to be relied on again, even while it still lies there.
 
@@ -202,6 +234,26 @@ class Codec:
             sections += [value for _, value in one.writes]
         header = {"thread": it.thread, "ns": it.ns, "checkpoint": it.checkpoint, "channels": channels}
         return self._pack("history", header, sections)
+
+    def stretch(self, it: Stretch) -> bytes:
+        """Pack a stretch of a delta chain.
+
+        All of it is one section: links are small, and alike, so they compress together.
+        """
+        links = [
+            [
+                link.id,
+                list(link.stored),
+                list(link.blank),
+                [
+                    [name, link.sizes[name], batch.task, batch.path, [[i, c, *value] for i, c, value in batch.writes]]
+                    for name, batch in link.batches.items()
+                ],
+            ]
+            for link in it.links
+        ]
+        header = {"thread": it.thread, "ns": it.ns, "checkpoint": it.checkpoint, "channels": list(it.channels)}
+        return self._pack("stretch", header, [("", ormsgpack.packb([it.links[-1].parent, links]))])
 
     def fence(self, ns: Namespace, it: Fence) -> bytes:
         """Pack a fence."""
@@ -303,6 +355,33 @@ class Codec:
             return HistoryPack(header["thread"], header["ns"], header["checkpoint"], channels)
 
         return self._reader("history", ns, checkpoint_id, decode)
+
+    def read_stretch(self, ns: Namespace, checkpoint_id: str) -> Callable[[Body], Stretch]:
+        """Read a packed stretch."""
+
+        def decode(header: dict[str, Any], sections: list[Typed]) -> Stretch:
+            parent, told = ormsgpack.unpackb(sections[0][1])
+            links, channels = list[Link](), frozenset(header["channels"])
+            for link_id, stored, blank, batches in reversed(told):
+                read = {
+                    name: WriteBatch(
+                        header["thread"],
+                        header["ns"],
+                        link_id,
+                        task,
+                        path,
+                        stamp=0,
+                        nonce="",
+                        writes=[(index, channel, (kind, data)) for index, channel, kind, data in writes],
+                    )
+                    for name, _, task, path, writes in batches
+                }
+                sizes = {name: size for name, size, *_ in batches}
+                links.append(Link(link_id, parent, stored, blank, read, sizes, channels=channels))
+                parent = link_id
+            return Stretch(header["thread"], header["ns"], header["checkpoint"], header["channels"], links[::-1])
+
+        return self._reader("stretch", ns, checkpoint_id, decode)
 
     def read_fence(self, ns: Namespace) -> Callable[[Body], tuple[Fence, str]]:
         """Read a fence, with its ETag."""

@@ -37,6 +37,7 @@ from langgraph.checkpoint.s3._plans.threads import copy_thread_plan, delete_thre
 from langgraph.checkpoint.s3._plans.write import Draft, Settings, put_manifest_plan, put_plan, put_writes_plan
 from langgraph.checkpoint.s3._requests import CreateBucket, List, Plan, list_page
 from langgraph.checkpoint.s3._rules import matches, run_goes_on, stops_run, write_index
+from langgraph.checkpoint.s3._trail import Trail
 from langgraph.checkpoint.s3._values import Typed, compressing
 from langgraph.checkpoint.s3.errors import BucketNotFound, InvalidInput
 
@@ -97,6 +98,7 @@ class Operations(BaseCheckpointSaver[str]):
         self._settings = Settings(inline_threshold)
         self._manifest: Manifest = manifest if isinstance(manifest, str) else "always" if manifest else "never"
         self._memory = Memory()
+        self._trail = Trail()
         self._cache = Cache(cache_bytes)
         self._clock: Callable[[], int] = time.time_ns
         self._random: Callable[[], float] = random.random
@@ -125,6 +127,7 @@ class Operations(BaseCheckpointSaver[str]):
         if loaded is None:
             return None
         self._memory.remember(ns, loaded.checkpoint, loaded.stamp)
+        self._trail.note(ns, loaded.link, leans=bool(loaded.checkpoint.deltas))
         if loaded.body is not None:
             self._cache.add(loaded.body)
         return self._tuple(at.thread, loaded)
@@ -140,9 +143,14 @@ class Operations(BaseCheckpointSaver[str]):
         ns = namespace(self._root, at.thread, at.ns)
         parent = self._memory.recall(ns, at.id)
         draft = self._draft(at, checkpoint, get_checkpoint_metadata(config, metadata), new_versions)
-        plan = put_plan(self._codec, ns, draft, parent, self._settings)
-        stored = yield from through_cache(plan, self._cache)
+        stretch = self._trail.due(ns, at.id, draft.deltas, self._settings.packing)
+        plan = put_plan(self._codec, ns, draft, parent, self._settings, stretch)
+        result = yield from through_cache(plan, self._cache)
+        stored = result.checkpoint
         self._memory.remember(ns, stored)
+        self._trail.note(ns, result.link, leans=bool(stored.deltas))
+        if stretch:
+            self._trail.packed(ns, stretch[0].id, len(stretch))
         if self._memory.withhold(ns, stored, draft.manifest or self._manifest != "auto"):
             yield from put_manifest_plan(self._codec, ns, stored)
         return config_of(at.thread, at.ns, stored.id)
@@ -210,7 +218,9 @@ class Operations(BaseCheckpointSaver[str]):
         ns = namespace(self._root, at.thread, at.ns)
         stops = self._manifest == "auto" and stops_run(channel for channel, _ in writes)
         stopped = self._memory.announce(ns, at.id) if stops else None
-        yield from through_cache(put_writes_plan(self._codec, ns, batch, stopped), self._cache)
+        stored = yield from through_cache(put_writes_plan(self._codec, ns, batch, stopped), self._cache)
+        if stored is not None:
+            self._trail.wrote(ns, at.id, *stored)
 
     def _walk(
         self,
@@ -242,7 +252,8 @@ class Operations(BaseCheckpointSaver[str]):
     def _delete_thread_plan(self, thread_id: str) -> Plan[None]:
         thread = text_of(thread_id, "thread_id")
         yield from delete_thread_plan(self._root, thread)
-        self._memory.forget(thread_prefix(self._root, thread))
+        for remembered in (self._memory, self._trail):
+            remembered.forget(thread_prefix(self._root, thread))
 
     def _copy_thread_plan(self, source_thread_id: str, target_thread_id: str) -> Plan[None]:
         source, target = text_of(source_thread_id, "thread_id"), text_of(target_thread_id, "thread_id")
@@ -268,7 +279,9 @@ class Operations(BaseCheckpointSaver[str]):
         if not channels:
             return {}
         plan = get_history_plan(self._codec, ns, at.id, list(dict.fromkeys(channels)))
-        histories = yield from through_cache(plan, self._cache)
+        histories, links = yield from through_cache(plan, self._cache)
+        for link in links:
+            self._trail.note(ns, link, leans=True)
         return {channel: self._history(channel, it) for channel, it in histories.items()}
 
     # -- what was read, as the user's objects ------------------------------------------------------

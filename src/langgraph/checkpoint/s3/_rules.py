@@ -15,7 +15,7 @@ from typing import Any
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
 
-from langgraph.checkpoint.s3._objects import CheckpointObject, Fence, WriteBatch
+from langgraph.checkpoint.s3._objects import CheckpointObject, Fence, Link, WriteBatch
 from langgraph.checkpoint.s3._values import Typed
 
 _START = "__start__"
@@ -103,6 +103,18 @@ def chain_marks(parent: CheckpointObject | None, depth: int) -> tuple[Sequence[s
     else:
         marks, steps = (parent.id, *parent.marks), 1
     return tuple(marks[: depth // MARK_EVERY + 1]), steps
+
+
+def link_of(
+    it: CheckpointObject,
+    batches: Mapping[str, WriteBatch] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    size: int = 0,
+    packed: int = 0,
+) -> Link:
+    """A checkpoint as a link of its delta chain, with the write batches that lie beside it."""
+    blank = sorted({*it.blank, *it.deltas})
+    return Link(it.id, it.parent, list(it.values), blank, batches or {}, sizes or {}, size, packed)
 
 
 def dooms(fence: Fence, owner: str, blob: str | None = None) -> bool:

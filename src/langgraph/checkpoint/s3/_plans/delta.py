@@ -3,15 +3,19 @@
 The walk follows parent pointers, so forks do not mix. It knows how far it has to go (the head's
 `deltas`), so it lists that stretch (in parallel, between the head's `marks`), fetches it in one batch
 and then walks through it in memory. A history pack stands for all ancestors of its checkpoint.
+
+Packed stretches spare it most of that: of what they hold, only what the listing shows in the same size is
+taken, and what they lack is fetched. So they are hints, as the manifest is one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from langgraph.checkpoint.s3._keys import Namespace, blob_start, has_descending_key
+from langgraph.checkpoint.s3._keys import Namespace, StretchName, blob_start, has_descending_key
 from langgraph.checkpoint.s3._objects import (
     BlobRef,
     Body,
@@ -19,14 +23,23 @@ from langgraph.checkpoint.s3._objects import (
     CheckpointObject,
     Codec,
     HistoryPack,
+    Link,
+    Stretch,
+    Value,
     WriteBatch,
 )
 from langgraph.checkpoint.s3._plans.folders import Folder, group
 from langgraph.checkpoint.s3._plans.read import ATTEMPTS, blob_request, find_head_plan, missing, writes_request
 from langgraph.checkpoint.s3._requests import MAX_LIST, Entry, Get, List, Plan, each, get, list_all, list_page
-from langgraph.checkpoint.s3._rules import MARK_EVERY, dooms, merge_writes
+from langgraph.checkpoint.s3._rules import MARK_EVERY, dooms, link_of, merge_writes
 from langgraph.checkpoint.s3._values import Typed
-from langgraph.checkpoint.s3.errors import CheckpointPruned, MissingObject
+from langgraph.checkpoint.s3.errors import (
+    CheckpointPruned,
+    CorruptObject,
+    MissingObject,
+    ObjectTooLarge,
+    UnsupportedFormat,
+)
 
 FETCH = 4096
 """Objects to fetch in one batch: a chain of 1,000 super-steps with some write batches each."""
@@ -43,11 +56,11 @@ KEYS_EACH = 6
 
 @dataclass
 class _Node:
-    """An ancestor, fetched: its checkpoint (with the wanted channels only), its writes, its pack."""
+    """An ancestor, fetched. `values` are those of the wanted channels, if its checkpoint object was read."""
 
-    checkpoint: CheckpointObject
-    batches: dict[str, WriteBatch]
-    pack: HistoryPack | None
+    link: Link
+    values: Mapping[str, Value] | None
+    history: HistoryPack | None
 
 
 @dataclass
@@ -56,12 +69,25 @@ class _Chain:
 
     ns: Namespace
     channels: Collection[str]
+    head: CheckpointObject
     folders: deque[Folder] = field(default_factory=deque)  # listed and not yet fetched, newest first
+    skipped: dict[str, Folder] = field(default_factory=dict)  # listed, and said to be in a packed stretch
     cut: list[Entry] = field(default_factory=list)  # of the last folder listed: it may go on
     last: str = ""  # the last key listed
     exhausted: bool = False  # nothing older is to be listed
+    distance: int = 0  # checkpoints taken from `folders`: how far back the next one is, if there are no forks
     nodes: dict[str, _Node] = field(default_factory=dict)
     blobs: dict[str, Typed] = field(default_factory=dict)  # by key
+
+    @property
+    def counted(self) -> bool:
+        """Whether the head tells how far back the wanted channels reach."""
+        return self.head.deltas.keys() >= set(self.channels)
+
+    @property
+    def reach(self) -> int:
+        """How many ancestors the walk will need; 0 if the head does not tell."""
+        return max(self.head.deltas[channel] for channel in self.channels) if self.counted else 0
 
     def take(self, entries: Sequence[Entry], exhausted: bool) -> None:
         """Take the next keys of the listing."""
@@ -77,13 +103,44 @@ class _Chain:
         """Whether the listing, read on, may still show this checkpoint."""
         return not self.exhausted and self.last < self.ns.after(checkpoint_id)
 
+    def next_folders(self, stretch: int) -> list[Folder]:
+        """Take the next listed folder and `stretch` more, as far as they can be fetched together."""
+        some, objects, stored = list[Folder](), 0, 0
+        while self.folders and len(some) <= stretch and objects < FETCH and stored < FETCH_BYTES:
+            some.append(self.folders.popleft())
+            objects += len(some[-1].keys)
+            stored += some[-1].stored
+        return some
+
+    def packs_over(self, folders: Sequence[Folder]) -> tuple[dict[str, StretchName], list[tuple[str, str]]]:
+        """The packed stretch that is likely to hold each of some folders, and the (checkpoint, name) of all these.
+
+        Where a value is expected the checkpoint itself has to be read. On a fork, folders of the other branch lie
+        between, and packs of the other branch seem to hold ours: then these are read later.
+        """
+        ends = set(self.head.deltas.values())
+        pack: StretchName | None = None
+        over: dict[str, StretchName] = {}
+        used: list[tuple[str, str]] = []
+        for folder in folders:
+            if pack is not None and folder.id < pack.oldest:
+                pack = None
+            if pack is None and folder.stretches:
+                pack = max(folder.stretches, key=lambda it: it.length)
+                used.append((self.ns.stretch(folder.id, str(pack)), folder.id))
+            if pack is not None and self.distance not in ends and not folder.history:
+                over[folder.id] = pack
+            self.distance += folder.committed
+        return over, used
+
 
 def get_history_plan(
     codec: Codec, ns: Namespace, checkpoint_id: str | None, channels: Sequence[str]
-) -> Plan[dict[str, ChannelHistory]]:
+) -> Plan[tuple[dict[str, ChannelHistory], Sequence[Link]]]:
     """The same for a checkpoint by its id, or the newest one. One round trip more, to read it.
 
-    It starts again if a prune deletes ancestors under it: their histories lie in a pack then.
+    Also returns the links of its chain that were read, for whoever packs them. It starts again if a prune deletes
+    ancestors under it: their histories lie in a pack then.
 
     Raises:
         CheckpointPruned: the checkpoint itself was pruned, so that its history cannot be told.
@@ -106,7 +163,7 @@ def get_history_plan(
             lost = error
     if lost is not None:
         raise lost
-    return {channel: ChannelHistory(None, []) for channel in channels}
+    return {channel: ChannelHistory(None, []) for channel in channels}, []
 
 
 def _refuse_if_pruned_plan(codec: Codec, ns: Namespace, checkpoint_id: str) -> Plan[None]:
@@ -121,50 +178,44 @@ def _refuse_if_pruned_plan(codec: Codec, ns: Namespace, checkpoint_id: str) -> P
 
 def history_plan(
     codec: Codec, ns: Namespace, head: CheckpointObject, channels: Sequence[str]
-) -> Plan[dict[str, ChannelHistory]]:
+) -> Plan[tuple[dict[str, ChannelHistory], Sequence[Link]]]:
     """What the ancestors of a checkpoint hold of some channels: the nearest value and the writes since.
 
-    Two round trips for a chain of up to a thousand super-steps whose length the head tells; one more if
-    the value is a large one that was inherited from further back.
+    Also returns the links that were read. Two round trips for a chain of up to a thousand super-steps whose length
+    the head tells; one more if the value is a large one that was inherited from further back.
 
     Raises:
         MissingObject: an ancestor that is needed is gone.
     """
-    chain = _Chain(ns, channels)
-    reach = _reach(head, channels)
-    yield from _list_plan(chain, head, reach)
+    chain = _Chain(ns, channels, head)
+    reach = chain.reach
+    yield from _list_plan(chain)
     wanted = set(channels)
     seeds: dict[str, Typed] = {}
     writes: dict[str, list[tuple[str, Typed]]] = {channel: [] for channel in channels}  # newest first
     stretch = reach or FIRST_STRETCH
     node = yield from _node_plan(codec, chain, head.id, stretch)
     while wanted:
-        if node.pack is not None:
-            wanted -= _unpack(node.pack, wanted, seeds, writes)
-        parent = node.checkpoint.parent
+        if node.history is not None:
+            wanted -= _unpack(node.history, wanted, seeds, writes)
+        parent = node.link.parent
         if parent is None or not wanted:
             break
         stretch = reach or stretch * 2
         try:
-            node = yield from _node_plan(codec, chain, parent, stretch, child=node.checkpoint.id)
+            node = yield from _node_plan(codec, chain, parent, stretch, child=node.link.id)
         except MissingObject:
-            if wanted & {*node.checkpoint.blank, *node.checkpoint.deltas}:
+            if wanted & set(node.link.blank):
                 raise
             break  # pruned; and a channel that had no version here yet has no history before
-        for write in reversed(merge_writes(node.batches)):
+        for write in reversed(merge_writes(node.link.batches)):
             if write.channel in wanted:
                 writes[write.channel].append((write.task, write.value))
-        for channel in wanted & node.checkpoint.values.keys():
+        for channel in wanted & set(node.link.stored):
             seeds[channel] = yield from _seed_plan(codec, chain, node, channel)
         wanted -= seeds.keys()
-    return {channel: ChannelHistory(seeds.get(channel), writes[channel][::-1]) for channel in channels}
-
-
-def _reach(head: CheckpointObject, channels: Collection[str]) -> int:
-    """How many ancestors the walk will need; 0 if the head does not tell."""
-    if any(channel not in head.deltas for channel in channels):
-        return 0
-    return max(head.deltas[channel] for channel in channels)
+    histories = {channel: ChannelHistory(seeds.get(channel), writes[channel][::-1]) for channel in channels}
+    return histories, [it.link for it in chain.nodes.values() if it.link.id != head.id]
 
 
 def _unpack(
@@ -183,9 +234,9 @@ def _unpack(
     return covered
 
 
-def _list_plan(chain: _Chain, head: CheckpointObject, reach: int) -> Plan[None]:
+def _list_plan(chain: _Chain) -> Plan[None]:
     """List the head's folder and those behind it, as far as the head reaches. One round trip if its marks are whole."""
-    ns = chain.ns
+    ns, head, reach = chain.ns, chain.head, chain.reach
     if not has_descending_key(head.id):
         chain.exhausted = True  # keys do not sort here: ancestors are looked up one by one
         return
@@ -218,7 +269,10 @@ def _stretch_plan(ns: Namespace, start: str, end: str | None, keys: int) -> Plan
 def _node_plan(codec: Codec, chain: _Chain, checkpoint_id: str, stretch: int, child: str = "") -> Plan[_Node]:
     """The ancestor of an id; if it is not there yet, the next `stretch` of ancestors are fetched with it."""
     while checkpoint_id not in chain.nodes:
-        if any(folder.id == checkpoint_id for folder in chain.folders):
+        if checkpoint_id in chain.skipped:
+            skipped, chain.skipped = chain.skipped, {}
+            yield from _fetch_folders_plan(codec, chain, list(skipped.values()), {}, [])
+        elif any(folder.id == checkpoint_id for folder in chain.folders):
             yield from _fetch_plan(codec, chain, stretch)
         elif chain.goes_on_to(checkpoint_id):
             page = yield from list_page(List(chain.ns.checkpoints, start_after=chain.last))
@@ -241,32 +295,117 @@ def _look_up_plan(codec: Codec, chain: _Chain, checkpoint_id: str, child: str) -
 
 def _fetch_plan(codec: Codec, chain: _Chain, stretch: int) -> Plan[None]:
     """Fetch the next listed folder and `stretch` more: checkpoints, writes, packs, and the wanted channels' blobs."""
-    ns, some, objects, stored = chain.ns, list[Folder](), 0, 0
-    while chain.folders and len(some) <= stretch and objects < FETCH and stored < FETCH_BYTES:
-        some.append(chain.folders.popleft())
-        objects += len(some[-1].keys)
-        stored += some[-1].stored
-    blobs = [request for folder in some for request in _blob_requests(codec, chain, folder)]
-    others = [request for folder in some for request in _other_requests(codec, chain, folder)]
-    requests = [*blobs, *others]
-    replies = dict(zip((request.key for request in requests), (yield requests), strict=True))
+    some = chain.next_folders(stretch)
+    over, used = chain.packs_over(some) if chain.counted else ({}, [])
+    packs = [Get(key, _hint(codec.read_stretch(chain.ns, owner))) for key, owner in used]
+    yield from _fetch_folders_plan(codec, chain, some, over, packs)
+
+
+def _fetch_folders_plan(
+    codec: Codec, chain: _Chain, folders: Sequence[Folder], over: Mapping[str, StretchName], packs: Sequence[Get]
+) -> Plan[None]:
+    """Fetch folders, some of them from packed stretches. One round trip; one more for what those lack."""
+    blobs, others = list[Get](), list[Get]()
+    for folder in folders:
+        if folder.id in over:
+            others += _batch_requests(codec, chain, folder, above=over[folder.id].limit)
+        else:
+            blobs += _blob_requests(codec, chain, folder)
+            others += _other_requests(codec, chain, folder)
+    replies: dict[str, Any] = {}
+    yield from _gather_plan([*packs, *blobs, *others], replies)
     chain.blobs.update((request.key, replies[request.key]) for request in blobs)
-    for folder in some:
-        checkpoint = replies[ns.checkpoint(folder.id)]
-        if checkpoint is None:  # without its checkpoint object it is not there
-            continue
-        batches = {name: replies[ns.writes(folder.id, name)] for name in folder.writes}
-        for name, batch in batches.items():
-            if batch is None:  # a prune is deleting it, and has packed it before
-                raise missing(codec, ns.writes(folder.id, name), "it was listed a moment ago")
-        chain.nodes[folder.id] = _Node(checkpoint, batches, replies.get(ns.history(folder.id)))
+    held = _links_of([replies[request.key] for request in packs], chain.channels)
+    packed = [(folder, held[folder.id]) for folder in folders if folder.id in over and folder.id in held]
+    lacking = [it for folder, link in packed for it in _lacking_requests(codec, chain, folder, link)]
+    yield from _gather_plan([it for it in lacking if it.key not in replies], replies)
+    for folder, link in packed:
+        _add_packed(codec, chain, folder, link, replies)
+    for folder in folders:
+        if folder.id not in over:
+            _add_read(codec, chain, folder, replies)
+        elif folder.id not in held:
+            chain.skipped[folder.id] = folder
+
+
+def _gather_plan(requests: Sequence[Get], replies: dict[str, Any]) -> Plan[None]:
+    """Add the replies by their keys. One round trip, none if there is nothing to ask."""
+    if requests:
+        replies.update(zip((request.key for request in requests), (yield requests), strict=True))
+
+
+def _add_packed(codec: Codec, chain: _Chain, folder: Folder, link: Link, replies: Mapping[str, Any]) -> None:
+    """Take a link from a pack, with those of its batches that had to be read."""
+    if not folder.committed:
+        return
+    ns = chain.ns
+    batches = {name: replies.get(ns.writes(folder.id, name), link.batches.get(name)) for name in folder.writes}
+    whole = _whole(codec, ns, folder, batches)
+    link = replace(link, batches=whole, sizes=folder.writes, size=folder.size or 0, packed=folder.packed)
+    chain.nodes[folder.id] = _Node(link, None, None)
+
+
+def _add_read(codec: Codec, chain: _Chain, folder: Folder, replies: Mapping[str, Any]) -> None:
+    """Take a folder that was fetched. Without its checkpoint object it is not there."""
+    ns = chain.ns
+    checkpoint = chain.head if folder.id == chain.head.id else replies[ns.checkpoint(folder.id)]
+    if checkpoint is None:
+        return
+    names = folder.writes if folder.id != chain.head.id else ()
+    batches = _whole(codec, ns, folder, {name: replies[ns.writes(folder.id, name)] for name in names})
+    link = link_of(checkpoint, batches, folder.writes, folder.size or 0, folder.packed)
+    chain.nodes[folder.id] = _Node(link, checkpoint.values, replies.get(ns.history(folder.id)))
+
+
+def _whole(
+    codec: Codec, ns: Namespace, folder: Folder, batches: Mapping[str, WriteBatch | None]
+) -> dict[str, WriteBatch]:
+    """The batches of a folder, all of which are there."""
+    whole: dict[str, WriteBatch] = {}
+    for name, batch in batches.items():
+        if batch is None:  # a prune is deleting it, and has packed it before
+            raise missing(codec, ns.writes(folder.id, name), "it was listed a moment ago")
+        whole[name] = batch
+    return whole
+
+
+def _links_of(stretches: Sequence[Stretch | None], channels: Collection[str]) -> dict[str, Link]:
+    """The links that packed stretches hold of all these channels."""
+    whole = [it for it in stretches if it is not None and set(it.channels) >= set(channels)]
+    return {link.id: link for it in whole for link in it.links}
+
+
+def _lacking_requests(codec: Codec, chain: _Chain, folder: Folder, link: Link) -> list[Get]:
+    """Read the batches of a folder that its link from a pack has not, or has otherwise."""
+    requests = zip(_batch_requests(codec, chain, folder), folder.writes.items(), strict=True)
+    return [request for request, (name, size) in requests if link.sizes.get(name) != size]
+
+
+def _hint(read: Callable[[Body], Stretch]) -> Callable[[Body], Stretch | None]:
+    """Read a packed stretch. A damaged one is no worse than none."""
+
+    def decode(body: Body) -> Stretch | None:
+        try:
+            return read(body)
+        except (CorruptObject, ObjectTooLarge, UnsupportedFormat):
+            return None
+
+    return decode
+
+
+def _batch_requests(codec: Codec, chain: _Chain, folder: Folder, above: int = -1) -> list[Get]:
+    """Read the write batches of a folder, or those above a size."""
+    return [writes_request(codec, chain.ns, folder, name) for name, size in folder.writes.items() if size > above]
 
 
 def _other_requests(codec: Codec, chain: _Chain, folder: Folder) -> list[Get]:
+    """Read the checkpoint, write batches and history pack of a folder; of the head's, only the latter."""
     ns = chain.ns
-    key = ns.checkpoint(folder.id)
-    requests = [Get(key, _slim(codec, ns, folder.id, chain.channels), folder.keys.get(key, ""))]
-    requests += [writes_request(codec, ns, folder, name) for name in folder.writes]
+    requests: list[Get] = []
+    if folder.id != chain.head.id:
+        key = ns.checkpoint(folder.id)
+        requests.append(Get(key, _slim(codec, ns, folder.id, chain.channels), folder.keys.get(key, "")))
+        requests += _batch_requests(codec, chain, folder)
     if folder.history:
         requests.append(Get(ns.history(folder.id), codec.read_history(ns, folder.id)))
     return requests
@@ -297,7 +436,13 @@ def _slim(
 
 def _seed_plan(codec: Codec, chain: _Chain, node: _Node, channel: str) -> Plan[Typed]:
     """The value that ends the walk for a channel. A large one was fetched along if it lies in the stretch."""
-    content = node.checkpoint.values[channel].content
+    values = node.values
+    if values is None:
+        checkpoint = yield from get(chain.ns.checkpoint(node.link.id), codec.read_checkpoint(chain.ns, node.link.id))
+        if checkpoint is None:
+            raise missing(codec, chain.ns.checkpoint(node.link.id), "it was listed a moment ago")
+        values = checkpoint.values
+    content = values[channel].content
     if not isinstance(content, BlobRef):
         return content
     key = chain.ns.blob(content.owner, content.name)
@@ -305,5 +450,5 @@ def _seed_plan(codec: Codec, chain: _Chain, node: _Node, channel: str) -> Plan[T
     if value is None:
         value = yield from get(key, codec.read_blob(chain.ns, content, channel))
     if value is None:
-        raise missing(codec, key, f"checkpoint {node.checkpoint.id} depends on it")
+        raise missing(codec, key, f"checkpoint {node.link.id} depends on it")
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from langgraph.checkpoint.s3._keys import Namespace
+from langgraph.checkpoint.s3._keys import Namespace, StretchName, parse_stretch_name
 from langgraph.checkpoint.s3._requests import Body, Entry
 
 
@@ -19,12 +19,18 @@ class Folder:
 
     id: str
     size: int | None = None  # of the checkpoint object; None if there is none
-    writes: list[str] = field(default_factory=list)
-    blobs: dict[str, int] = field(default_factory=dict)  # sizes by name
+    writes: dict[str, int] = field(default_factory=dict)  # sizes by name
+    blobs: dict[str, int] = field(default_factory=dict)  # the same
     history: bool = False
+    stretches: list[StretchName] = field(default_factory=list)
     keys: dict[str, str] = field(default_factory=dict)  # with their ETags
     stored: int = 0  # bytes, of all of them
     body: Body | None = None  # the checkpoint object itself, if the manifest is a copy of this very version
+
+    @property
+    def packed(self) -> int:
+        """How many checkpoints the longest packed stretch that ends here holds."""
+        return max((it.length for it in self.stretches), default=0)
 
     @property
     def committed(self) -> bool:
@@ -47,9 +53,11 @@ def group(ns: Namespace, entries: Iterable[Entry]) -> list[Folder]:
         if found.kind == "checkpoint":
             folder.size = entry.size
         elif found.kind == "writes":
-            folder.writes.append(found.name)
+            folder.writes[found.name] = entry.size
         elif found.kind == "blob":
             folder.blobs[found.name] = entry.size
+        elif found.kind == "stretch":
+            folder.stretches.append(parse_stretch_name(found.name))
         else:
             folder.history = True
     return folders

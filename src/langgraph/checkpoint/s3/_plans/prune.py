@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from langgraph.checkpoint.s3._keys import (
     Namespace,
     has_descending_key,
+    is_checkpoint,
     is_folder_part,
     parse_marker,
     runs_prefix,
@@ -32,7 +33,6 @@ from langgraph.checkpoint.s3._objects import Body, CheckpointObject, Codec, Fenc
 from langgraph.checkpoint.s3._plans.delta import history_plan
 from langgraph.checkpoint.s3._plans.folders import Folder, group
 from langgraph.checkpoint.s3._plans.read import ATTEMPTS, missing
-from langgraph.checkpoint.s3._plans.threads import is_checkpoint
 from langgraph.checkpoint.s3._requests import (
     ABSENT,
     Entry,
@@ -155,13 +155,26 @@ def _sweep_plan(codec: Codec, ns: Namespace, sweep: _Sweep) -> Plan[None]:
     yield from _pack_plan(codec, ns, again, late, doomed)
     spared = {ns.blob(owner, name) for owner, name in live([*staying, *late]).blobs}
     late_ids = {it.id for it in late}
-    going = [key for it in again if it.id in doomed - late_ids for key in it.keys if key not in spared]
+    gone = doomed - late_ids
+    going = [key for it in again if it.id in gone for key in it.keys if key not in spared]
+    going += _stretches_over(ns, again, gone)
     # Two steps: S3 deletes the keys of one request in any order, and a reader that follows the chain must
     # not meet an ancestor that is still there while its writes are not.
     yield from delete_all([key for key in going if is_checkpoint(key)])
     yield from delete_all([key for key in going if not is_checkpoint(key)])
     if not staying and not late:
         yield from delete_all([ns.latest])  # else it would speak of a checkpoint for ever that is gone
+
+
+def _stretches_over(ns: Namespace, folders: Sequence[Folder], gone: AbstractSet[str]) -> list[str]:
+    """The packed stretches beside checkpoints that stay in which there may be something of those that go."""
+    return [
+        ns.stretch(it.id, str(name))
+        for it in folders
+        if it.id not in gone
+        for name in it.stretches
+        if any(name.oldest <= checkpoint_id <= it.id for checkpoint_id in gone)
+    ]
 
 
 def _survey_plan(
@@ -265,7 +278,7 @@ def _pack_plan(
 
     for it in filter(is_cut_off, staying):
         try:
-            channels = yield from history_plan(codec, ns, it, list(it.deltas))
+            channels, _ = yield from history_plan(codec, ns, it, list(it.deltas))
         except MissingObject:
             there_still, packed_since = yield [
                 Get(ns.checkpoint(it.id), _header(codec, ns, it.id)),

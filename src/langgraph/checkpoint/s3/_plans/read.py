@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from langgraph.checkpoint.s3._keys import Namespace, has_descending_key
-from langgraph.checkpoint.s3._objects import BlobRef, Body, CheckpointObject, Codec
+from langgraph.checkpoint.s3._objects import BlobRef, Body, CheckpointObject, Codec, Link
 from langgraph.checkpoint.s3._plans.folders import Folder, group
 from langgraph.checkpoint.s3._requests import ANY_VERSION, Get, List, Page, Plan, Request, get, list_all, list_page
-from langgraph.checkpoint.s3._rules import PendingWrite, merge_writes
+from langgraph.checkpoint.s3._rules import PendingWrite, link_of, merge_writes
 from langgraph.checkpoint.s3._values import Typed
 from langgraph.checkpoint.s3.errors import Contended, CorruptObject, MissingObject, ObjectTooLarge
 
@@ -34,6 +34,7 @@ class Loaded:
     values: dict[str, Typed] = field(repr=False)
     writes: list[PendingWrite]
     stamp: int  # the newest stamp among its write batches
+    link: Link  # the same as a link of its delta chain
     body: Body | None = field(repr=False)  # the checkpoint object, if only its copy was read
 
 
@@ -174,7 +175,8 @@ def load_plan(codec: Codec, ns: Namespace, checkpoint: CheckpointObject, folder:
     values.update(zip((channel for channel, _ in refs), replies[: len(refs)], strict=True))
     batches = dict(zip(folder.writes, replies[len(refs) :], strict=True))
     stamp = max((it.stamp for it in batches.values()), default=0)
-    return Loaded(checkpoint, values, merge_writes(batches), stamp, folder.body)
+    link = link_of(checkpoint, batches, folder.writes, folder.size or 0, folder.packed)
+    return Loaded(checkpoint, values, merge_writes(batches), stamp, link, folder.body)
 
 
 def blob_request(codec: Codec, ns: Namespace, channel: str, ref: BlobRef) -> Get:

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from langgraph.checkpoint.s3._keys import THREAD_LIMIT, encode_part, is_ours, thread_name, thread_prefix
+from langgraph.checkpoint.s3._keys import (
+    THREAD_LIMIT,
+    encode_part,
+    is_checkpoint,
+    is_ours,
+    thread_name,
+    thread_prefix,
+)
 from langgraph.checkpoint.s3._requests import Plan, copy_all, delete_all, list_all, put_all
 from langgraph.checkpoint.s3.errors import Contended
 
@@ -32,11 +39,6 @@ def checkpoints_first(keys: Sequence[str]) -> list[str]:
     """The order to delete in: checkpoint objects, the oldest first, then all the rest."""
     checkpoints = [key for key in keys if is_checkpoint(key)]
     return checkpoints[::-1] + [key for key in keys if not is_checkpoint(key)]
-
-
-def is_checkpoint(key: str) -> bool:
-    """Whether a key is a checkpoint object's."""
-    return key.endswith("/checkpoint")
 
 
 def copy_thread_plan(bucket: str, root: str, source_id: str, target_id: str) -> Plan[None]:

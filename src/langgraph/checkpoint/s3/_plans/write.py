@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from langgraph.checkpoint.s3._keys import Namespace, blob_name, numbered_batch, stamped_batch
+from langgraph.checkpoint.s3._keys import Namespace, blob_name, is_checkpoint, numbered_batch, stamped_batch
 from langgraph.checkpoint.s3._objects import (
     BlobRef,
     CheckpointObject,
     Codec,
     Fence,
+    Link,
     Value,
     Version,
     WriteBatch,
 )
 from langgraph.checkpoint.s3._requests import ABSENT, Plan, Put, Stored, delete_all, get, put_all
-from langgraph.checkpoint.s3._rules import chain_marks, dooms, has_regular, lacking
+from langgraph.checkpoint.s3._rules import chain_marks, dooms, has_regular, lacking, link_of
+from langgraph.checkpoint.s3._stretch import Packing, pack_stretch
 from langgraph.checkpoint.s3._values import Typed
 from langgraph.checkpoint.s3.errors import CheckpointPruned, Contended
 
@@ -57,12 +59,26 @@ class Settings:
     """How a saver stores things."""
 
     inline_threshold: int  # bytes, compressed
+    packing: Packing = field(default_factory=Packing)
+
+
+@dataclass(frozen=True)
+class PutResult:
+    """A checkpoint as stored, and as a link of its chain."""
+
+    checkpoint: CheckpointObject
+    link: Link
 
 
 def put_plan(
-    codec: Codec, ns: Namespace, draft: Draft, parent: CheckpointObject | None, settings: Settings
-) -> Plan[CheckpointObject]:
-    """Store a checkpoint; returns it as stored.
+    codec: Codec,
+    ns: Namespace,
+    draft: Draft,
+    parent: CheckpointObject | None,
+    settings: Settings,
+    stretch: Sequence[Link] = (),
+) -> Plan[PutResult]:
+    """Store a checkpoint. With it goes a pack of a stretch of its delta chain, if one is due.
 
     One round trip; one before it for new large values or a run's marker, one after it to read the fence
     if it inherits large values or its delta channels lean on ancestors, and one at first if `parent` is
@@ -93,12 +109,13 @@ def put_plan(
     )
     markers = [(ns.marker(draft.run, draft.id), b"")] if draft.run is not None else []
     commit = _commit(codec, ns, it, draft.manifest)  # packed now: what cannot be stored is refused before anything is
+    pack = pack_stretch(codec, ns, draft.thread, draft.ns, stretch, draft.deltas, settings.packing)
     if blobs or markers:
         _ = yield [*(Put(key, body, keep=True) for key, body in blobs), *(Put(key, body) for key, body in markers)]
-    yield from _commit_plan(ns, commit)
+    yield from _commit_plan(ns, [*commit, *pack])
     if it.parent is not None and (it.depth or any(ref.owner != it.id for ref in it.refs.values())):
-        return (yield from _heed_fence_plan(codec, ns, draft, it, settings))
-    return it
+        it = yield from _heed_fence_plan(codec, ns, draft, it, settings)
+    return PutResult(it, link_of(it, size=len(commit[0][1])))
 
 
 def _refuse_if_pruned_plan(codec: Codec, ns: Namespace, draft: Draft) -> Plan[None]:
@@ -182,7 +199,7 @@ def _commit(codec: Codec, ns: Namespace, it: CheckpointObject, manifest: bool) -
 
 
 def _commit_plan(ns: Namespace, objects: Sequence[tuple[str, bytes]]) -> Plan[None]:
-    _ = yield [Put(key, body, keep=key != ns.latest) for key, body in objects]
+    _ = yield [Put(key, body, keep=is_checkpoint(key)) for key, body in objects]
 
 
 def put_manifest_plan(codec: Codec, ns: Namespace, it: CheckpointObject) -> Plan[None]:
@@ -226,8 +243,10 @@ def _chain_broken(fence: Fence, it: CheckpointObject) -> bool:
 
 def put_writes_plan(
     codec: Codec, ns: Namespace, batch: WriteBatch, manifest: CheckpointObject | None = None
-) -> Plan[None]:
+) -> Plan[tuple[str, WriteBatch, int] | None]:
     """Store the writes of one `put_writes` call, as one object. One round trip, one PUT.
+
+    Returns the name, the batch and its size in bytes as they were stored; None if there was nothing to store.
 
     A repeated call takes two more: it is refused its name, and reads what is there. An empty one takes none.
     With `manifest`, the checkpoint at which a run stops, the manifest is written beside it.
@@ -236,11 +255,11 @@ def put_writes_plan(
     rest: WriteBatch | None = batch if batch.writes else None
     stored: list[WriteBatch] = []
     while rest is not None and has_regular(rest):
-        name = numbered_batch(batch.task, len(stored))
-        outcome, *_ = yield [Put(ns.writes(batch.checkpoint, name), codec.writes(rest), ABSENT, keep=True), *hint]
+        name, body = numbered_batch(batch.task, len(stored)), codec.writes(rest)
+        outcome, *_ = yield [Put(ns.writes(batch.checkpoint, name), body, ABSENT, keep=True), *hint]
         hint = []
         if outcome is Stored.DONE:
-            return
+            return name, rest, len(body)
         if outcome is Stored.UNSUPPORTED:
             break  # every batch gets a name of its own then, and readers let the first one win
         there = yield from get(ns.writes(batch.checkpoint, name), codec.read_writes(ns, batch.checkpoint, name))
@@ -249,6 +268,8 @@ def put_writes_plan(
             rest = lacking(batch, stored)
         if len(stored) == MAX_BATCHES:
             raise Contended(f"task {batch.task!r} has {MAX_BATCHES:,} write batches on checkpoint {batch.checkpoint}.")
-    if rest is not None:
-        name = stamped_batch(batch.task, batch.stamp, batch.nonce)
-        _ = yield [Put(ns.writes(batch.checkpoint, name), codec.writes(rest), keep=True), *hint]
+    if rest is None:
+        return None
+    name, body = stamped_batch(batch.task, batch.stamp, batch.nonce), codec.writes(rest)
+    _ = yield [Put(ns.writes(batch.checkpoint, name), body, keep=True), *hint]
+    return name, rest, len(body)
