@@ -294,6 +294,23 @@ def test_delta_history(length: int, large: bool) -> None:
     assert bool(packed) == (length > 16)
 
 
+def test_delta_history_of_channels_that_end_at_different_ancestors() -> None:
+    """The value of one lies within the packed stretches of the other."""
+    driver = FakeDriver()
+    script = Script(saver_on(driver))
+    _ = script.put({"far": ["seed"], "near": ["seed"]})
+    for depth in range(1, 101):
+        near = {"near": [depth]} if depth == 60 else {}
+        counts = {"far": [depth, depth]} | ({} if near else {"near": [depth % 60, depth % 60]})
+        script.write("far", depth)
+        touch = ("far",) if near else ("far", "near")
+        _ = script.put(near, touch=touch, counters_since_delta_snapshot=counts)
+    with driver.measure() as cost:
+        history = saver_on(driver).get_delta_channel_history(config=script.config, channels=["far", "near"])
+    assert (history["near"]["seed"], len(history["far"]["writes"])) == ([60], 100)
+    assert (cost.round_trips, cost.gets <= 40) == (3, True)
+
+
 def test_delta_history_of_writes_that_do_not_compress() -> None:
     """Packs would be too large with them: so packs spare only the checkpoints, and the bytes stay within bounds."""
     driver = FakeDriver()

@@ -77,12 +77,7 @@ def _slim(link: Link, channels: Collection[str], limit: int) -> Link:
 def _of(batch: WriteBatch, channels: Collection[str]) -> WriteBatch:
     """A batch with the values of some channels only.
 
-    Other regular writes keep their place, as the first write of an index wins, whatever its channel.
+    Other writes keep their place, as the first write of an index wins, whatever its channel.
     """
     nothing = ("", b"")
-    writes = [
-        (index, channel, value if channel in channels else nothing)
-        for index, channel, value in batch.writes
-        if index >= 0
-    ]
-    return replace(batch, writes=writes)
+    return replace(batch, writes=[(i, name, value if name in channels else nothing) for i, name, value in batch.writes])

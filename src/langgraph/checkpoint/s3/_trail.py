@@ -49,6 +49,11 @@ class Trail:
         self._size = 0
         self._lock = ForkSafeLock()
 
+    @property
+    def bytes(self) -> int:
+        """Bytes that are taken, roughly."""
+        return self._size
+
     def note(self, ns: Namespace, link: Link, leans: bool) -> None:
         """Take a link that was just read or written; `leans` says whether its delta channels need ancestors."""
         with self._lock:
