@@ -319,6 +319,15 @@ class Life(RuleBasedStateMachine):
         at = self.some(data, head_first=False)
         assert self.saver.get_tuple(at.config) == self.model.saver.get_tuple(at.config)
 
+    @precondition(lambda self: self.model.alive)
+    @rule(data=st.data())
+    def walk_along_a_chain(self, data: st.DataObject) -> None:
+        config: RunnableConfig | None = self.some(data).config
+        while config is not None:
+            it = self.saver.get_tuple(config)
+            assert it == self.model.saver.get_tuple(config)
+            config = it.parent_config if it is not None else None
+
     @precondition(lambda self: self.gone)
     @rule(data=st.data())
     def get_what_is_gone(self, data: st.DataObject) -> None:

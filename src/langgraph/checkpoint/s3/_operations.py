@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -25,10 +25,12 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph.checkpoint.s3._ahead import ReadAhead
 from langgraph.checkpoint.s3._cache import Cache, through_cache
-from langgraph.checkpoint.s3._keys import namespace, root_of, thread_prefix
+from langgraph.checkpoint.s3._keys import Namespace, namespace, root_of, thread_prefix
 from langgraph.checkpoint.s3._memory import Memory
 from langgraph.checkpoint.s3._objects import ChannelHistory, Codec, WriteBatch
+from langgraph.checkpoint.s3._plans.ahead import read_ahead_plan
 from langgraph.checkpoint.s3._plans.delta import get_history_plan
 from langgraph.checkpoint.s3._plans.listing import Selection, Walk, next_page_plan
 from langgraph.checkpoint.s3._plans.prune import delete_runs_plan, prune_thread_plan
@@ -41,12 +43,17 @@ from langgraph.checkpoint.s3._trail import Trail
 from langgraph.checkpoint.s3._values import Typed, compressing
 from langgraph.checkpoint.s3.errors import BucketNotFound, InvalidInput
 
+T = TypeVar("T")
+
 Manifest: TypeAlias = Literal["auto", "always", "never"]
 """When the copy of the newest checkpoint is written: where a run is likely to end, with every checkpoint, never."""
 
 INLINE_THRESHOLD = 32 * 1024
 COMPRESSION_LEVEL = 3
 MAX_OBJECT_BYTES = 1 << 30
+
+AHEAD_BYTES = 64 << 20
+"""Bytes to hold at most of what is being read ahead, until it is decoded."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
 """A bucket's name, as freely as botocore takes it: old buckets and other servers do not keep to S3's rules of today."""
@@ -99,6 +106,7 @@ class Operations(BaseCheckpointSaver[str]):
         self._manifest: Manifest = manifest if isinstance(manifest, str) else "always" if manifest else "never"
         self._memory = Memory()
         self._trail = Trail()
+        self._ahead = ReadAhead()
         self._cache = Cache(cache_bytes)
         self._clock: Callable[[], int] = time.time_ns
         self._random: Callable[[], float] = random.random
@@ -120,17 +128,42 @@ class Operations(BaseCheckpointSaver[str]):
     def _get_plan(self, config: RunnableConfig) -> Plan[CheckpointTuple | None]:
         at = address(config)
         ns = namespace(self._root, at.thread, at.ns)
-        likely = at.id or self._memory.newest(ns)
-        warm = likely is not None and ns.checkpoint(likely) in self._cache
-        plan = get_exact_plan(self._codec, ns, at.id, warm) if at.id else get_latest_plan(self._codec, ns, warm)
-        loaded = yield from through_cache(plan, self._cache)
+        loaded = self._ahead.find(ns, at.id) if at.id else None
+        if loaded is None and at.id:
+            loaded = yield from self._walk_on_plan(ns, at.id)
+        if loaded is None:
+            loaded = yield from self._read_plan(ns, at.id)
         if loaded is None:
             return None
+        self._ahead.saw(ns, loaded, asked=at.id)
         self._memory.remember(ns, loaded.checkpoint, loaded.stamp)
         self._trail.note(ns, loaded.link, leans=bool(loaded.checkpoint.deltas))
         if loaded.body is not None:
             self._cache.add(loaded.body)
         return self._tuple(at.thread, loaded)
+
+    def _read_plan(self, ns: Namespace, checkpoint_id: str | None) -> Plan[Loaded | None]:
+        likely = checkpoint_id or self._memory.newest(ns)
+        warm = likely is not None and ns.checkpoint(likely) in self._cache
+        if checkpoint_id is None:
+            plan = get_latest_plan(self._codec, ns, warm)
+        else:
+            plan = get_exact_plan(self._codec, ns, checkpoint_id, warm)
+        return (yield from through_cache(plan, self._cache))
+
+    def _walk_on_plan(self, ns: Namespace, checkpoint_id: str) -> Plan[Loaded | None]:
+        """Read a checkpoint for somebody who walks along its chain, and what will be asked for next."""
+        distance = self._ahead.distance(ns, checkpoint_id)
+        if not distance:
+            return None
+        ticket = self._ahead.begin(ns)
+        read: list[Loaded] = []
+        try:
+            plan = through_cache(read_ahead_plan(self._codec, ns, checkpoint_id, distance), Cache(AHEAD_BYTES))
+            read = yield from through_cache(plan, self._cache)
+        finally:
+            self._ahead.end(ticket, read[1:])
+        return read[0] if read and read[0].checkpoint.id == checkpoint_id else None
 
     def _put_plan(
         self,
@@ -145,7 +178,7 @@ class Operations(BaseCheckpointSaver[str]):
         draft = self._draft(at, checkpoint, get_checkpoint_metadata(config, metadata), new_versions)
         stretch = self._trail.due(ns, at.id, draft.deltas, self._settings.packing)
         plan = put_plan(self._codec, ns, draft, parent, self._settings, stretch)
-        result = yield from through_cache(plan, self._cache)
+        result = yield from self._changing(ns.base, through_cache(plan, self._cache))
         stored = result.checkpoint
         self._memory.remember(ns, stored)
         self._trail.note(ns, result.link, leans=bool(stored.deltas))
@@ -154,6 +187,13 @@ class Operations(BaseCheckpointSaver[str]):
         if self._memory.withhold(ns, stored, draft.manifest or self._manifest != "auto"):
             yield from put_manifest_plan(self._codec, ns, stored)
         return config_of(at.thread, at.ns, stored.id)
+
+    def _changing(self, prefix: str, plan: Plan[T]) -> Plan[T]:
+        """Run a plan that changes what lies below a prefix; what was read ahead of it is not served any more."""
+        try:
+            return (yield from plan)
+        finally:
+            self._ahead.drop(prefix)
 
     def _draft(
         self, at: Address, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
@@ -218,7 +258,8 @@ class Operations(BaseCheckpointSaver[str]):
         ns = namespace(self._root, at.thread, at.ns)
         stops = self._manifest == "auto" and stops_run(channel for channel, _ in writes)
         stopped = self._memory.announce(ns, at.id) if stops else None
-        stored = yield from through_cache(put_writes_plan(self._codec, ns, batch, stopped), self._cache)
+        plan = through_cache(put_writes_plan(self._codec, ns, batch, stopped), self._cache)
+        stored = yield from self._changing(ns.base, plan)
         if stored is not None:
             self._trail.wrote(ns, at.id, *stored)
 
@@ -251,13 +292,15 @@ class Operations(BaseCheckpointSaver[str]):
 
     def _delete_thread_plan(self, thread_id: str) -> Plan[None]:
         thread = text_of(thread_id, "thread_id")
-        yield from delete_thread_plan(self._root, thread)
+        prefix = thread_prefix(self._root, thread)
+        yield from self._changing(prefix, delete_thread_plan(self._root, thread))
         for remembered in (self._memory, self._trail):
-            remembered.forget(thread_prefix(self._root, thread))
+            remembered.forget(prefix)
 
     def _copy_thread_plan(self, source_thread_id: str, target_thread_id: str) -> Plan[None]:
         source, target = text_of(source_thread_id, "thread_id"), text_of(target_thread_id, "thread_id")
-        yield from copy_thread_plan(self.bucket, self._root, source, target)
+        plan = copy_thread_plan(self.bucket, self._root, source, target)
+        yield from self._changing(thread_prefix(self._root, target), plan)
 
     def _prune_plan(self, thread_ids: Sequence[str], strategy: str) -> Plan[None]:
         threads = [text_of(it, "thread_id") for it in _sequence(thread_ids, "thread_ids")]
@@ -265,13 +308,14 @@ class Operations(BaseCheckpointSaver[str]):
             raise InvalidInput(f"prune strategy {strategy!r} is unknown; use 'keep_latest', 'delete' or 'delete_all'.")
         for thread in threads:
             if strategy == "keep_latest":
-                yield from prune_thread_plan(self._codec, self._root, thread)
+                plan = prune_thread_plan(self._codec, self._root, thread)
+                yield from self._changing(thread_prefix(self._root, thread), plan)
             else:
                 yield from self._delete_thread_plan(thread)
 
     def _delete_for_runs_plan(self, run_ids: Sequence[str]) -> Plan[None]:
         runs = [text_of(it, "run_id") for it in _sequence(run_ids, "run_ids")]
-        yield from delete_runs_plan(self._codec, self._root, runs)
+        yield from self._changing(self._root, delete_runs_plan(self._codec, self._root, runs))
 
     def _delta_plan(self, config: RunnableConfig, channels: Sequence[str]) -> Plan[dict[str, DeltaChannelHistory]]:
         at = address(config)
