@@ -25,6 +25,7 @@ from langgraph.graph import START, StateGraph
 
 from langgraph.checkpoint.s3 import InvalidInput, S3Saver, StorageError
 from langgraph.checkpoint.s3._aioboto import AioBotoDriver, _Resolver
+from langgraph.checkpoint.s3._calls import PARALLEL
 from langgraph.checkpoint.s3._plans.listing import MAX_WINDOW
 from langgraph.checkpoint.s3._weight import LARGE, MANY, is_large
 from langgraph.checkpoint.s3.aio import AsyncS3Saver
@@ -260,7 +261,7 @@ def test_the_client_is_configured(make: Callable[..., AsyncS3Saver]) -> None:
         saver = make(max_concurrency=7, addressing_style="path", region_name="eu-west-1")
         client = await client_of(saver)
         config = client.meta.config
-        assert config.max_pool_connections == 7
+        assert config.max_pool_connections == 7 + PARALLEL
         assert (config.connect_timeout, config.read_timeout) == (5, 30)
         assert config.retries == {"mode": "standard", "total_max_attempts": 5}
         assert config.s3 == {"addressing_style": "path"}

@@ -19,7 +19,7 @@ import pytest
 from botocore.config import Config
 
 from langgraph.checkpoint.s3._boto import BotoDriver, _Resources
-from langgraph.checkpoint.s3._calls import config_options
+from langgraph.checkpoint.s3._calls import PARALLEL, config_options
 from langgraph.checkpoint.s3._locks import ForkSafeLock
 from langgraph.checkpoint.s3._requests import (
     Body,
@@ -98,7 +98,7 @@ def test_the_client_is_configured(make: Callable[..., BotoDriver]) -> None:
     driver = make(max_concurrency=7, addressing_style="path", region_name="eu-west-1")
     client, pool = made_by(driver).client, made_by(driver).pool
     config = client.meta.config
-    assert config.max_pool_connections == 7  # type: ignore[attr-defined]
+    assert config.max_pool_connections == 7 + PARALLEL  # type: ignore[attr-defined]
     assert (config.connect_timeout, config.read_timeout) == (5, 30)  # type: ignore[attr-defined]
     assert config.retries == {"mode": "standard", "total_max_attempts": 5}  # type: ignore[attr-defined]
     assert config.s3 == {"addressing_style": "path"}  # type: ignore[attr-defined]

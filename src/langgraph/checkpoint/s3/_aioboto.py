@@ -7,7 +7,7 @@ import os
 import random
 import socket
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError as CancelledByLoop
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillWaiting  # the built-in one since Python 3.11
@@ -25,6 +25,7 @@ from langgraph.checkpoint.s3._calls import (
     CONFLICTS,
     CUT,
     FAILURES,
+    PARALLEL,
     PAUSES,
     READS,
     Calls,
@@ -34,7 +35,7 @@ from langgraph.checkpoint.s3._calls import (
     prepare,
 )
 from langgraph.checkpoint.s3._locks import ForkSafeLock
-from langgraph.checkpoint.s3._requests import Body, Get, Plan, Request
+from langgraph.checkpoint.s3._requests import Body, Get, Plan, Put, Request
 from langgraph.checkpoint.s3._run import Ledger, Run, Settled, decoded, failed
 from langgraph.checkpoint.s3._stats import Stats
 from langgraph.checkpoint.s3._weight import LARGE
@@ -64,6 +65,7 @@ class _Connection:
         self.client: Any = None
         self.making = asyncio.Lock()
         self.free = asyncio.Semaphore(max_concurrency)
+        self.parts = asyncio.Semaphore(PARALLEL)  # of large objects, beside all else
         self.keeper: AsyncGenerator[Any, None] | None = None  # holds the client open
         self.closing: weakref.finalize[..., _Connection] | None = None  # closes it if nobody has
         self.users = 0  # batches that are under way
@@ -286,6 +288,8 @@ class AioBotoDriver:
             try:
                 if isinstance(request, Get):
                     return await self._get(client, request)
+                if isinstance(request, Put) and request.parts > 1:
+                    return Settled(await self._upload(connection, client, request))
                 return Settled(await self._call(client, request))
             except Exception as error:
                 return failed(request, error)
@@ -304,6 +308,30 @@ class AioBotoDriver:
                 decode = partial(decoded, request, body)
                 return await self._aside(decode) if len(body.data) > LARGE else decode()
         return Settled()
+
+    async def _upload(self, connection: _Connection, client: Any, request: Put) -> Any:
+        """Put a large object in parts. Of one that fails, none are left."""
+        try:
+            upload = await client.create_multipart_upload(**self._calls.upload(request))
+            part = partial(self._part, connection, client, upload, request)
+            try:
+                parts = await _all([part(number) for number in range(1, request.parts + 1)])
+                answer = await client.complete_multipart_upload(**self._calls.completion(upload, parts))
+            except BaseException:
+                await drained([asyncio.ensure_future(client.abort_multipart_upload(**self._calls.of(upload)))])
+                raise
+        except ClientError as error:
+            return self._calls.refusal(request, error)
+        except FAILURES as error:
+            raise self._calls.explain(request, error) from error
+        return self._calls.reply(request, answer)
+
+    async def _part(
+        self, connection: _Connection, client: Any, upload: Mapping[str, Any], request: Put, number: int
+    ) -> dict[str, Any]:
+        async with connection.parts:
+            answer = await client.upload_part(**self._calls.part(request, upload, number))
+        return self._calls.uploaded(answer, number)
 
     async def _call(self, client: Any, request: Request) -> Any:
         """Make one call, again if it meets a conflict, and return its reply as `Calls` has it."""
@@ -483,6 +511,17 @@ class _Resolver(AbstractResolver):
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+async def _all(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Do all of it at once. If one fails the others are stopped, and none is under way any more when this ends."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            _ = task.cancel()
+        await drained(tasks)
 
 
 async def drained(futures: Iterable[asyncio.Future[Any]]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from contextvars import copy_context
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.config import Config
@@ -23,7 +24,9 @@ from langgraph.checkpoint.s3._calls import (
     CONFLICTS,
     CUT,
     FAILURES,
+    PARALLEL,
     PAUSES,
+    PUT_OBJECT_ARGS,
     READ_TIMEOUT,
     READS,
     Calls,
@@ -33,12 +36,13 @@ from langgraph.checkpoint.s3._calls import (
     prepare,
 )
 from langgraph.checkpoint.s3._locks import ForkSafeLock
-from langgraph.checkpoint.s3._requests import Body, Get, Plan, Request
+from langgraph.checkpoint.s3._requests import IN_PARTS_FROM, PART, Body, Get, Plan, Put, Request, Stored
 from langgraph.checkpoint.s3._run import Ledger, Run, Settled, decoded, failed
 from langgraph.checkpoint.s3._stats import Stats
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+    from s3transfer.manager import TransferManager
 
 T = TypeVar("T")
 
@@ -55,6 +59,7 @@ class _Resources:
         self.pool = ThreadPoolExecutor(max_concurrency, thread_name_prefix="s3saver")
         # The pool bounds batches, but a single request is made on the thread of its caller.
         self.free = threading.BoundedSemaphore(max_concurrency)
+        self._uploads: TransferManager | None = None
         self._users = 0
         self._changed = threading.Condition()
 
@@ -68,6 +73,19 @@ class _Resources:
         with self._changed:
             self._users -= 1
             self._changed.notify_all()
+
+    def uploads(self) -> TransferManager:
+        """What uploads large objects in parts."""
+        with self._changed:
+            if self._uploads is None:
+                self._uploads = _transfer_manager(self.client)
+            return self._uploads
+
+    def close(self) -> None:
+        """Stop all threads."""
+        self.pool.shutdown()
+        if self._uploads is not None:
+            self._uploads.shutdown()
 
     def wait(self) -> None:
         """Wait until nobody uses it; not for ever, as an interrupt may come between `enter` and the batch."""
@@ -154,7 +172,7 @@ class BotoDriver:
         if made is None or made.pid != os.getpid():  # a parent's connections are the parent's to close
             return
         made.wait()
-        made.pool.shutdown()
+        made.close()
         if made.client is not self._client:
             made.client.close()
 
@@ -196,6 +214,8 @@ class BotoDriver:
             if isinstance(request, Get):
                 return self._get(made, request)
             with made.free:
+                if isinstance(request, Put) and request.parts > 1:
+                    return Settled(self._upload(made, request))
                 return Settled(self._call(made.client, request))
         except Exception as error:
             return failed(request, error)
@@ -216,6 +236,18 @@ class BotoDriver:
                 if not left:
                     raise self._calls.broken(request, error) from error
         return None
+
+    def _upload(self, made: _Resources, request: Put) -> Any:
+        """Put a large object in parts. Of one that fails, none are left."""
+        _, arguments = self._calls.call(request, made.client.meta.region_name)
+        bucket, key, body = (arguments.pop(name) for name in ("Bucket", "Key", "Body"))
+        try:
+            made.uploads().upload(BytesIO(body), bucket, key, arguments).result()
+        except ClientError as error:
+            return self._calls.refusal(request, error)
+        except FAILURES as error:
+            raise self._calls.explain(request, error) from error
+        return Stored.DONE
 
     def _call(self, client: S3Client, request: Request) -> Any:
         """Make one call, again if it meets a conflict, and return its reply as `Calls` has it."""
@@ -254,6 +286,20 @@ class BotoDriver:
             raise self._calls.unmade(error) from error
         prepare(client)
         return client
+
+
+def _transfer_manager(client: S3Client) -> TransferManager:
+    from s3transfer.manager import TransferConfig, TransferManager  # seldom needed
+
+    config = TransferConfig(
+        multipart_threshold=IN_PARTS_FROM,
+        multipart_chunksize=PART,
+        max_request_concurrency=PARALLEL,
+        max_in_memory_upload_chunks=PARALLEL,
+    )
+    manager = TransferManager(client, config)
+    manager.ALLOWED_UPLOAD_ARGS = sorted(PUT_OBJECT_ARGS)  # its own list lacks one that S3 takes, BucketKeyEnabled
+    return manager
 
 
 def _wait(futures: Sequence[Future[Settled]]) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
+from io import SEEK_END, BytesIO
 from typing import Any, NamedTuple
 
 from botocore.exceptions import (
@@ -29,6 +29,7 @@ from urllib3.exceptions import HTTPError
 
 from langgraph.checkpoint.s3._requests import (
     ABSENT,
+    PART,
     Copy,
     CreateBucket,
     Delete,
@@ -58,6 +59,9 @@ PAUSES = (0.05, 0.2, 0.5)
 CONNECT_TIMEOUT, READ_TIMEOUT = 5, 30
 """Seconds to wait for a connection, and for the next bytes of an answer. botocore's 60 and 60, tried five times, would
 hold an operation up for five minutes where nobody answers; S3 itself takes seconds at most."""
+
+PARALLEL = 8
+"""Parts of large objects under way at once, beside all other requests. Each is held in memory meanwhile."""
 
 WAIT_FROM = 256 * 1024
 """Bytes of a body from which it is worth asking first whether the request will be granted."""
@@ -291,6 +295,33 @@ class Calls:
                 return {"CreateBucketConfiguration": {"LocationConstraint": region}}
         return {}
 
+    def upload(self, request: Put) -> dict[str, Any]:
+        """Return the arguments of CreateMultipartUpload."""
+        return {**self.put_object_args, "Bucket": self.bucket, "Key": request.key}
+
+    def part(self, request: Put, upload: Mapping[str, Any], number: int) -> dict[str, Any]:
+        """Return the arguments of UploadPart; the first part is number 1."""
+        start = (number - 1) * PART
+        algorithm = _only(self.put_object_args, "ChecksumAlgorithm")
+        body = request.body[start : start + PART]
+        return {**algorithm, **self.of(upload), "PartNumber": number, "Body": body}
+
+    def uploaded(self, answer: Mapping[str, Any], number: int) -> dict[str, Any]:
+        """Return what CompleteMultipartUpload is to be told of a part: its ETag, and the checksum if it has one."""
+        checksums = {
+            name: sum_ for name, sum_ in answer.items() if name.startswith("Checksum") and name != "ChecksumType"
+        }
+        return {**checksums, "ETag": answer["ETag"], "PartNumber": number}
+
+    def completion(self, upload: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the arguments of CompleteMultipartUpload."""
+        return {**self.of(upload), "MultipartUpload": {"Parts": parts}}
+
+    def of(self, upload: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments that name an upload; all that AbortMultipartUpload needs."""
+        owner = _only(self.put_object_args, "ExpectedBucketOwner")
+        return {**owner, "Bucket": self.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+
     def reply(self, request: Request, answer: Mapping[str, Any]) -> Any:
         """Return the reply to a request that S3 granted; for a `Get` it is `Found`.
 
@@ -388,6 +419,10 @@ def _path(request: Request) -> str:
     return ""
 
 
+def _only(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {name: arguments[name]} if name in arguments else {}
+
+
 def _condition(if_match: str | None) -> dict[str, str]:
     if if_match is None:
         return {}
@@ -424,7 +459,11 @@ def prepare(client: Any) -> None:
 
 def _as_bytes(params: dict[str, Any], **_: Any) -> None:
     body = params["body"]
-    if isinstance(body, BytesIO) and body.getbuffer().nbytes <= WAIT_FROM:
+    if not isinstance(body, BytesIO):
+        return
+    size = body.seek(0, SEEK_END)  # not by getbuffer(), which copies what the file shares with its maker
+    _ = body.seek(0)
+    if size <= WAIT_FROM:
         params["body"] = body.getvalue()
 
 
@@ -441,7 +480,7 @@ def config_options(endpoint_url: str | None, max_concurrency: int, addressing_st
     if addressing_style not in (None, "path", "virtual"):
         raise InvalidInput(f"addressing_style must be 'path', 'virtual' or None, not {addressing_style!r}.")
     options: dict[str, Any] = {
-        "max_pool_connections": max_concurrency,
+        "max_pool_connections": max_concurrency + PARALLEL,
         "connect_timeout": CONNECT_TIMEOUT,
         "read_timeout": READ_TIMEOUT,
         "retries": {"mode": "standard", "total_max_attempts": 5},

@@ -16,6 +16,7 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import SEEK_END, BytesIO
 from typing import Any, TypeAlias, TypeVar
 
 import ormsgpack
@@ -28,7 +29,7 @@ from langgraph.checkpoint.s3._keys import (
     numbered_batch,
     stamped_batch,
 )
-from langgraph.checkpoint.s3._values import Typed, compress, decompress
+from langgraph.checkpoint.s3._values import Typed, compress_to, decompress
 from langgraph.checkpoint.s3.errors import CorruptObject, InvalidInput, ObjectTooLarge, UnsupportedFormat
 
 MAGIC = b"LGS3"
@@ -280,8 +281,12 @@ class Codec:
             raise InvalidInput(
                 f"cannot store a {kind} object: {error}; ids, channels and versions are text or numbers."
             ) from None
-        rest = packed + compress(b"".join(data for _, data in sections), self.level)
-        return _LEAD.pack(MAGIC, FORMAT, len(packed), zlib.crc32(rest)) + rest
+        target = BytesIO(bytes(_LEAD.size) + packed)
+        _ = target.seek(0, SEEK_END)
+        compress_to(target, [data for _, data in sections], self.level)
+        with target.getbuffer() as view:
+            _LEAD.pack_into(view, 0, MAGIC, FORMAT, len(packed), zlib.crc32(view[_LEAD.size :]))
+        return target.getvalue()
 
     # -- unpacking: each of these returns a `decode` for a `Get` -----------------------------------
 
@@ -420,10 +425,11 @@ class Codec:
         if version != FORMAT:
             raise UnsupportedFormat(f"it has format {version}, this release reads format {FORMAT}")
         # zstd's own checksum says nothing of an empty frame, nor of bits that its decoder ignores.
-        if zlib.crc32(memoryview(data)[_LEAD.size :]) != checksum:
+        rest = memoryview(data)[_LEAD.size :]  # a large body is not copied
+        if zlib.crc32(rest) != checksum:
             raise CorruptObject("it is truncated or altered")
-        header = ormsgpack.unpackb(data[_LEAD.size : _LEAD.size + length])
-        content = decompress(data[_LEAD.size + length :], self.limit)
+        header = ormsgpack.unpackb(rest[:length])
+        content = decompress(rest[length:], self.limit)
         sections, start = [], 0
         for name, size in header["sections"]:
             sections.append((name, content[start : start + size]))

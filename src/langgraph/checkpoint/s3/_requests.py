@@ -28,6 +28,12 @@ MAX_DELETE = 1000
 MAX_LIST = 1000
 """Keys in one page of ListObjectsV2 (S3 API reference)."""
 
+PART = 8 << 20
+"""Bytes of one part of a large object (S3 allows 5 MiB to 5 GiB, and 10,000 parts: S3 User Guide, multipart limits)."""
+
+IN_PARTS_FROM = 2 * PART
+"""Bytes of a body above which it is uploaded in parallel parts."""
+
 ABSENT = ""
 """As `Put.if_match`: the key must not exist yet (`If-None-Match: *`)."""
 
@@ -65,9 +71,9 @@ class Stored(Enum):
 
 @dataclass(frozen=True)
 class Put:
-    """PutObject. Reply: a `Stored`. `if_match` is None, ABSENT or an ETag.
+    """PutObject, or a multipart upload. Reply: a `Stored`. `if_match` is None, ABSENT or an ETag.
 
-    `keep` says that the object is immutable and likely to be read soon. `noted` is told the ETag once it is stored.
+    `keep` says that the object is immutable and likely to be read soon. `noted` may be told the ETag once it is stored.
     """
 
     key: str
@@ -75,6 +81,17 @@ class Put:
     if_match: str | None = None
     keep: bool = False
     noted: Callable[[str], None] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def parts(self) -> int:
+        """How many parts a driver sends the body in. With a condition it goes whole: not every store knows more."""
+        size = len(self.body)
+        return 1 if size <= IN_PARTS_FROM or self.if_match is not None else -(-size // PART)
+
+    @property
+    def requests(self) -> int:
+        """What S3 charges for: parts need one request more to begin and one to end."""
+        return 1 if self.parts == 1 else self.parts + 2
 
 
 @dataclass(frozen=True)

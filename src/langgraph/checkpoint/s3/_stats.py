@@ -21,7 +21,7 @@ class Stats:
     operations: int = 0
     round_trips: int = 0
     gets: int = 0
-    puts: int = 0
+    puts: int = 0  # a large object is begun, uploaded in parts, and completed: a request for each
     lists: int = 0
     deletes: int = 0  # DeleteObjects calls, of up to 1,000 keys each
     copies: int = 0
@@ -39,9 +39,9 @@ class Stats:
         """
         kinds = Counter(type(request) for request in batch)
         return cls(
-            round_trips=1 if batch else 0,
+            round_trips=max(map(_round_trips, batch), default=0),
             gets=kinds[Get],
-            puts=kinds[Put],
+            puts=sum(request.requests for request in batch if isinstance(request, Put)),
             lists=kinds[List],
             deletes=kinds[Delete],
             copies=kinds[Copy],
@@ -59,3 +59,7 @@ class Stats:
 
     def __sub__(self, other: Stats) -> Stats:
         return Stats(*map(sub, astuple(self), astuple(other)))
+
+
+def _round_trips(request: Request) -> int:
+    return 3 if isinstance(request, Put) and request.parts > 1 else 1
