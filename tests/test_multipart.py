@@ -1,4 +1,4 @@
-"""Large objects: uploaded in parallel parts, of which none are left when one fails. Both drivers, over moto's server."""
+"""Large objects: uploaded in parallel parts, of which none are left when one fails. Both drivers, over moto."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.compat import HTTPHeaders
 
-from langgraph.checkpoint.s3 import S3Saver, _boto
+from langgraph.checkpoint.s3 import S3Saver
 from langgraph.checkpoint.s3._aioboto import AioBotoDriver
 from langgraph.checkpoint.s3._boto import BotoDriver
+from langgraph.checkpoint.s3._calls import PUT_OBJECT_ARGS
 from langgraph.checkpoint.s3._requests import ABSENT, IN_PARTS_FROM, PART, CreateBucket, Put, Stored, as_read, get, put
 from langgraph.checkpoint.s3._stats import Stats
 from langgraph.checkpoint.s3.aio import AsyncS3Saver
@@ -31,6 +33,8 @@ NAMES = count()
 
 LARGE = os.urandom(IN_PARTS_FROM + 1)
 PARTS = 3
+
+REFUSAL = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
 
 
 @pytest.fixture
@@ -77,8 +81,8 @@ def hook(driver: Driver, event: str, handler: Callable[..., Any]) -> None:
 
 def refused(**_: Any) -> AWSResponse:
     """The answer of a server that does not allow it."""
-    answer = AWSResponse("http://refused", 403, {}, None)
-    answer._content = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+    answer = AWSResponse("http://refused", 403, HTTPHeaders(), None)
+    vars(answer)["_content"] = REFUSAL
     return answer
 
 
@@ -145,7 +149,7 @@ def _refusal(driver: Driver) -> Any:
     from aiobotocore.awsrequest import AioAWSResponse
 
     answer = AioAWSResponse("http://refused", 403, {}, None)
-    answer._content = refused()._content
+    vars(answer)["_content"] = REFUSAL
     return answer
 
 
@@ -194,7 +198,7 @@ def test_put_object_args_hold_for_parts_too(
 def test_every_argument_that_is_allowed_is_known_to_multipart_uploads(observer: S3Client) -> None:
     known = observer.meta.service_model.operation_model("CreateMultipartUpload").input_shape
     assert known is not None
-    assert set(_boto.PUT_OBJECT_ARGS) <= set(known.members)
+    assert set(PUT_OBJECT_ARGS) <= set(known.members)
 
 
 def test_a_thread_with_a_large_value(moto_endpoint: str, bucket: str) -> None:

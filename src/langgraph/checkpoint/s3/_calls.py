@@ -462,7 +462,7 @@ def _as_bytes(params: dict[str, Any], **_: Any) -> None:
     if not isinstance(body, BytesIO):
         return
     size = body.seek(0, SEEK_END)  # not by getbuffer(), which copies what the file shares with its maker
-    _ = body.seek(0)
+    body.seek(0)
     if size <= WAIT_FROM:
         params["body"] = body.getvalue()
 
