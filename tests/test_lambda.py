@@ -1,16 +1,17 @@
 """The agent of `examples/lambda` as it runs on Lambda: under AWS's own runtime client, in processes that are killed.
 
-A relay stands before moto's server, so that a process can be stopped at any of its requests.
+Before each process stands a relay to moto's server, so that it can be stopped at any of its requests.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from langchain_core.runnables import RunnableConfig
 
 from tests.support.lambda_runtime import TIMEOUT, Exited, Function, FunctionError
 from tests.support.relay import Relay
-from tests.support.savers import PREFIX, MotoStore
+from tests.support.savers import PREFIX, MotoStore, shared_client
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="awslambdaric has wheels for Linux only")
 
@@ -39,29 +40,47 @@ def handler(event, context):
 Event: TypeAlias = dict[str, str]
 
 
-class Bench:
-    """A bucket behind a relay, functions that work on it, and what their tools have done."""
+class Agent(Function):
+    """A function of the example's, with a relay to the bucket that is its own."""
 
-    def __init__(self, store: MotoStore, relay: Relay, scratch: Path) -> None:
-        self.store, self.relay = store, relay
-        self._scratch, self._bookings = scratch, scratch / "bookings"
+    def __init__(self, relay: Relay, handler: str, environment: Mapping[str, str]) -> None:
+        self.relay = relay
+        super().__init__(EXAMPLE, handler, {**environment, "AWS_ENDPOINT_URL_S3": relay.endpoint})
+
+    def kill(self) -> None:
+        """End it; what it has sent and nobody has read is lost too."""
+        super().kill()
+        self.relay.drop()
+
+    def puts(self) -> list[str]:
+        """The paths that were put since `relay.answered` was cleared, each beginning with the bucket."""
+        return [it.path for it in self.relay.answered if it.method == "PUT"]
+
+
+class Deployment:
+    """A bucket, agents that work on it, and what their tools have done."""
+
+    def __init__(self, store: MotoStore, scratch: Path) -> None:
+        self.store = store
+        self._bookings = scratch / "bookings"
         self._bookings.touch()
-        self._open = ExitStack()
-
-    def start(self, handler: str, **environment: str) -> Function:
-        """A function of the example's; `KEPT` is the asynchronous one on a loop of its own."""
-        path = [Path(__file__).parents[1] / "src", self._scratch, EXAMPLE, *sys.path]
-        environment = {
-            "AWS_ENDPOINT_URL_S3": self.relay.endpoint,
+        (scratch / "kept_loop.py").write_text(KEPT_LOOP)
+        path = [Path(__file__).parents[1] / "src", scratch, EXAMPLE, *sys.path]
+        self._environment = {
             "BOOKINGS": str(self._bookings),
-            "BUCKET": self.store.bucket,
+            "BUCKET": store.bucket,
             "LANGSMITH_TRACING": "false",
             "PREFIX": PREFIX,
-            "PYTHONPATH": ":".join(map(str, path)),
-            **environment,
+            "PYTHONPATH": os.pathsep.join(map(str, path)),
         }
-        (self._scratch / "kept_loop.py").write_text(KEPT_LOOP)
-        return self._open.enter_context(Function(EXAMPLE, handler, environment))
+        self._open = ExitStack()
+
+    def start(self, handler: str, **environment: str) -> Agent:
+        """Another process; it starts while the test goes on."""
+        relay = self._open.enter_context(Relay(self.store.endpoint))
+        agent = Agent(relay, handler, self._environment | environment)
+        self._open.push(agent)
+        return agent
 
     def close(self) -> None:
         self._open.close()
@@ -89,26 +108,21 @@ class Bench:
         stored = self.messages(thread) + [message for value in writes for message in value]
         return {message.tool_call_id for message in stored if isinstance(message, ToolMessage)}
 
-    def stored(self) -> list[str]:
-        """The keys that were put since `relay.answered` was cleared, as far as they are acknowledged."""
-        start = f"/{self.store.bucket}/"
-        return [it.path.removeprefix(start) for it in self.relay.answered if it.method == "PUT"]
-
     def check_nothing_lost(self, thread: str, acknowledged: list[str]) -> None:
-        """What was acknowledged lies there, and every checkpoint of it is in the history that readers see."""
+        """What was put lies there, and every checkpoint of it is in the history that readers see."""
         saver = self.store.saver()
         seen = {it.config["configurable"]["checkpoint_id"] for it in saver.list(config_of(thread))}
-        assert {key.split(".")[-1].split("/")[0] for key in acknowledged if key.endswith("/checkpoint")} <= seen
-        client: Any = saver._driver._client
-        for key in acknowledged:
-            client.head_object(Bucket=self.store.bucket, Key=key)
+        assert {path.split(".")[-1].split("/")[0] for path in acknowledged if path.endswith("/checkpoint")} <= seen
+        for path in acknowledged:
+            bucket, key = path[1:].split("/", 1)
+            shared_client(self.store.endpoint).head_object(Bucket=bucket, Key=key)
 
-    def check_finished(self, function: Function, event: Event, answer: Any) -> None:
+    def check_finished(self, agent: Agent, event: Event, answer: Any) -> None:
         """Delivered once more, an event is answered alike; nothing is done and nothing stored."""
         before = self.bookings()
-        self.relay.answered.clear()
-        assert function.invoke(event) == answer
-        assert (self.bookings(), self.stored()) == (before, [])
+        agent.relay.answered.clear()
+        assert agent.invoke(event) == answer
+        assert (self.bookings(), agent.puts()) == (before, [])
 
 
 def config_of(thread: str) -> RunnableConfig:
@@ -148,36 +162,35 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def bench(moto_endpoint: str, tmp_path: Path) -> Iterator[Bench]:
+def deployment(moto_endpoint: str, tmp_path: Path) -> Iterator[Deployment]:
     store = MotoStore(moto_endpoint)
-    with Relay(moto_endpoint) as relay:
-        it = Bench(store, relay, tmp_path)
-        yield it
-        it.close()
+    it = Deployment(store, tmp_path)
+    yield it
+    it.close()
     store.close()
 
 
 @pytest.mark.parametrize("handler", [SYNC, ASYNC])
-def test_a_cold_start_and_warm_invocations(bench: Bench, handler: str) -> None:
-    function = bench.start(handler)
+def test_a_cold_start_and_warm_invocations(deployment: Deployment, handler: str) -> None:
+    agent = deployment.start(handler)
     for thread in ("anna", "bert"):
-        assert [function.invoke(event_of(thread, number)) for number in (1, 2)] == ANSWERS
-        assert bench.said(thread) == SAID
-    for number in (1, 2):  # an older event too has its own answer
-        bench.check_finished(function, event_of("anna", number), ANSWERS[number - 1])
-    other = bench.start(handler)
-    bench.check_finished(other, event_of("anna", 2), ANSWERS[1])
-    assert bench.said("anna") == SAID
-    assert len(bench.bookings()) == bench.bookings().total() == 8
-    assert function.log() == other.log() == ""
+        assert [agent.invoke(event_of(thread, turn)) for turn in (1, 2)] == ANSWERS
+        assert deployment.said(thread) == SAID
+    for turn in (1, 2):  # an older event too has its own answer
+        deployment.check_finished(agent, event_of("anna", turn), ANSWERS[turn - 1])
+    other = deployment.start(handler)
+    deployment.check_finished(other, event_of("anna", 2), ANSWERS[1])
+    assert deployment.said("anna") == SAID
+    assert len(deployment.bookings()) == deployment.bookings().total() == 8
+    assert agent.log() == other.log() == ""
 
 
-def test_errors_name_what_is_wrong(bench: Bench) -> None:
-    function = bench.start(SYNC, BUCKET="no-such-bucket")
+def test_errors_name_what_is_wrong(deployment: Deployment) -> None:
+    agent = deployment.start(SYNC, BUCKET="no-such-bucket")
     for _ in range(2):  # the process outlives an error
-        with pytest.raises(FunctionError, match=r"^invocation/.*: StorageError: .*no-such-bucket.* does not exist"):
-            function.invoke(event_of("anna", 1))
-    broken = bench.start("no_handler.handler")
+        with pytest.raises(FunctionError, match=r"^invocation/.*: BucketNotFound: .*s3://no-such-bucket/"):
+            agent.invoke(event_of("anna", 1))
+    broken = deployment.start("no_handler.handler")
     with pytest.raises(FunctionError, match=r"^init/error: Runtime.ImportModuleError: "):
         broken.result()
     with pytest.raises(Exited, match="status 1: "):
@@ -190,59 +203,69 @@ def test_errors_name_what_is_wrong(bench: Bench) -> None:
 @pytest.mark.parametrize("handler", [SYNC, ASYNC, KEPT])
 @pytest.mark.parametrize("cut", [Relay.close_connections, Relay.forget_connections])
 def test_a_frozen_function_thaws_although_its_connections_are_dead(
-    bench: Bench, handler: str, cut: Callable[[Relay], None]
+    deployment: Deployment, handler: str, cut: Callable[[Relay], None]
 ) -> None:
-    function = bench.start(handler)
-    function.invoke(event_of("anna", 1))
-    function.freeze()
-    assert bench.relay.connections() or handler == ASYNC  # whose loop has ended, and with it its client
-    cut(bench.relay)
-    function.send(event_of("anna", 2))
+    agent = deployment.start(handler)
+    agent.invoke(event_of("anna", 1))
+    agent.freeze()
+    assert agent.relay.connections() or handler == ASYNC  # whose loop has ended, and with it its client
+    cut(agent.relay)
+    agent.send(event_of("anna", 2))
     time.sleep(0.1)
-    assert not function.answered()
-    function.thaw()
-    assert function.result() == ANSWERS[1]
-    assert bench.said("anna") == SAID
-    bench.check_finished(function, event_of("anna", 2), ANSWERS[1])
-    assert bench.bookings().total() == 4
-    assert function.log() == ""
+    assert not agent.answered()
+    agent.thaw()
+    assert agent.result() == ANSWERS[1]
+    assert deployment.said("anna") == SAID
+    deployment.check_finished(agent, event_of("anna", 2), ANSWERS[1])
+    assert deployment.bookings().total() == 4
+    assert agent.log() == ""
 
 
 # -- killed ----------------------------------------------------------------------------------------
 
 
+def killed(agent: Agent, event: Event, allowed: int) -> bool:
+    """Send an event, and kill the process when it asks for more than so many requests; False if it never does."""
+    agent.relay.answered.clear()
+    agent.relay.hold_after(allowed)
+    agent.send(event)
+    wait_for(lambda: agent.relay.holds() or agent.answered())
+    if agent.answered():
+        return False
+    agent.kill()
+    return True
+
+
 @pytest.mark.parametrize(("handler", "turn"), [(SYNC, 1), (SYNC, 2), (ASYNC, 2)])
-def test_killed_at_any_request_a_turn_is_finished_by_the_next_delivery(bench: Bench, handler: str, turn: int) -> None:
-    """A call whose result is stored is not carried out again; one that was under way is, once."""
+def test_killed_at_any_request_a_turn_is_finished_by_the_next_delivery(
+    deployment: Deployment, handler: str, turn: int
+) -> None:
+    """A call whose result is stored is not carried out again; one that was under way is, once, under the same id."""
     spared = repeated = 0
-    function = bench.start(handler)
+    agent = deployment.start(handler)
+    calls: set[str] = set()
     for allowed in count():
         thread = f"thread-{allowed}"
         event = event_of(thread, turn)
-        for number in range(1, turn):
-            function.invoke(event_of(thread, number))
-        bench.relay.answered.clear()
-        bench.relay.hold_after(allowed)
-        function.send(event)
-        wait_for(lambda it=function: bench.relay.holds() or it.answered())  # type: ignore[misc]
-        if function.answered():
+        for earlier in range(1, turn):
+            agent.invoke(event_of(thread, earlier))
+        if not killed(agent, event, allowed):
             break
-        function.kill()
-        assert function.log() == ""
-        bench.relay.drop()
+        assert agent.log() == ""
+        acknowledged, before, done = agent.puts(), deployment.bookings(), deployment.carried_out(thread)
 
-        acknowledged, before, done = bench.stored(), bench.bookings(), bench.carried_out(thread)
-        function = bench.start(handler)
-        assert function.invoke(event) == ANSWERS[turn - 1]
-        assert bench.said(thread) == SAID[: 5 * turn]
-        bench.check_nothing_lost(thread, acknowledged)
-        calls = bench.carried_out(thread)
-        assert len(calls) == 2 * turn
-        assert bench.bookings() - before == Counter(calls - done)
+        agent = deployment.start(handler)
+        assert agent.invoke(event) == ANSWERS[turn - 1]
+        assert deployment.said(thread) == SAID[: 5 * turn]
+        deployment.check_nothing_lost(thread, acknowledged)
+        again = deployment.carried_out(thread) - done
+        assert deployment.bookings() - before == Counter(again)
+        deployment.check_finished(agent, event, ANSWERS[turn - 1])
+        assert agent.log() == ""
+        calls |= done | again
+        assert deployment.bookings().keys() == calls
         spared += len(done) - 2 * (turn - 1)
-        repeated += sum(before[it] for it in calls - done)
-        bench.check_finished(function, event, ANSWERS[turn - 1])
-        assert function.log() == ""
+        repeated += sum(before[it] for it in again)
     assert allowed > 10
     assert spared
     assert repeated
@@ -251,26 +274,24 @@ def test_killed_at_any_request_a_turn_is_finished_by_the_next_delivery(bench: Be
 # -- twice at once ---------------------------------------------------------------------------------
 
 
-def test_two_processes_with_the_same_event_at_once_do_not_harm_the_thread(bench: Bench) -> None:
+def test_two_processes_with_the_same_event_at_once_do_not_harm_the_thread(deployment: Deployment) -> None:
     """The second begins when the first has made so many requests; each does its work, as LangGraph has it."""
-    functions = [bench.start(handler) for handler in (SYNC, ASYNC)]
-    for head_start in (0, 3, 6, 9):
+    one, other = deployment.start(SYNC), deployment.start(ASYNC)
+    for head_start, turn in product((0, 3, 6, 9), (1, 2)):
         thread = f"thread-{head_start}"
-        for turn in (1, 2):
-            event = event_of(thread, turn)
-            bench.relay.answered.clear()
-            bench.relay.hold_after(head_start)
-            functions[0].send(event)
-            wait_for(bench.relay.holds)
-            functions[1].send(event)
-            wait_for(lambda: bench.relay.holds(2))
-            bench.relay.release()
-            assert [it.result() for it in functions] == [ANSWERS[turn - 1]] * 2
-            assert bench.said(thread) == SAID[: 5 * turn]
-            bench.check_nothing_lost(thread, bench.stored())
-            calls = bench.carried_out(thread)
-            assert len(calls) == 2 * turn
-            assert all(1 <= bench.bookings()[it] <= 2 for it in calls)
-            for it in functions:
-                bench.check_finished(it, event, ANSWERS[turn - 1])
-    assert [it.log() for it in functions] == ["", ""]
+        event = event_of(thread, turn)
+        for agent, allowed in ((one, head_start), (other, 0)):
+            agent.relay.answered.clear()
+            agent.relay.hold_after(allowed)
+            agent.send(event)
+            wait_for(agent.relay.holds)
+        one.relay.release()
+        other.relay.release()
+        assert [one.result(), other.result()] == [ANSWERS[turn - 1]] * 2
+        assert deployment.said(thread) == SAID[: 5 * turn]
+        deployment.check_nothing_lost(thread, one.puts() + other.puts())
+        assert deployment.carried_out(thread) <= deployment.bookings().keys()
+        for agent in (one, other):
+            deployment.check_finished(agent, event, ANSWERS[turn - 1])
+    assert deployment.bookings().total() <= 2 * 4 * 2 * 2  # agents, threads, turns, calls
+    assert one.log() == other.log() == ""

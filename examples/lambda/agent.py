@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from itertools import dropwhile
 from typing import Annotated, Any
+from uuid import uuid4
 
 from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
@@ -29,7 +30,7 @@ def book(city: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> str:
 
 
 class PlayedModel(BaseChatModel):
-    """Needs no network: calls the tool that a question begins with, once for each city in it; then tells what it did."""
+    """Needs no network: calls the tool that a question begins with, for each city in it; then tells what it found."""
 
     @property
     def _llm_type(self) -> str:
@@ -41,7 +42,7 @@ class PlayedModel(BaseChatModel):
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         if isinstance(messages[-1], HumanMessage):
             tool, *cities = messages[-1].text.split()
-            calls = [{"name": tool, "args": {"city": it}, "id": f"{messages[-1].id}-{it}"} for it in cities]
+            calls = [{"name": tool, "args": {"city": it}, "id": f"call-{uuid4()}"} for it in cities]
             answer = AIMessage("", tool_calls=calls)
         else:
             found = [it.text for it in messages if it.type == "tool"]

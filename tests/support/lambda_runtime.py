@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -119,9 +120,11 @@ class Function:
     """
 
     def __init__(self, directory: Path, handler: str, environment: Mapping[str, str]) -> None:
-        self._api = RuntimeApi()
-        self._log = tempfile.TemporaryFile()
         self._sent = 0
+        self._open = stack = ExitStack()
+        self._api = RuntimeApi()
+        stack.callback(self._api.close)
+        self._log = stack.enter_context(tempfile.TemporaryFile())
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "awslambdaric", handler],
             cwd=directory,
@@ -130,14 +133,13 @@ class Function:
             stdout=self._log,
             stderr=subprocess.STDOUT,
         )
+        stack.callback(self.kill)
 
     def __enter__(self) -> Function:
         return self
 
     def __exit__(self, *args: object) -> None:
-        self.kill()
-        self._api.close()
-        self._log.close()
+        self._open.close()
 
     def send(self, event: Any) -> None:
         """Invoke it, and do not wait."""

@@ -1,4 +1,4 @@
-"""Stands between clients and an HTTP server and sees each request: can hold requests back, and can cut connections."""
+"""Stands between one client and an HTTP server and sees each request: can hold them back, and can cut connections."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 import struct
 import sys
 import threading
-import time
+from contextlib import closing
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class Relay(ThreadingHTTPServer):
     """Passes requests on to a server, as long as it is told to.
 
     Attributes:
-        answered: The requests that the server has answered, in that order. Whoever wants to know of some clears it first.
+        answered: The requests that the server has answered, in that order; clear it to count anew.
     """
 
     daemon_threads = True
@@ -38,8 +38,8 @@ class Relay(ThreadingHTTPServer):
         self.answered: list[Asked] = []
         self._changed = threading.Condition()
         self._left: int | None = None  # how many requests may pass before one is held; None: all
-        self._under_way = 0
-        self._held: set[_Connection] = set()
+        self._under_way = self._held = 0
+        self._client_is_gone = False
         self._open: set[_Connection] = set()
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -63,24 +63,22 @@ class Relay(ThreadingHTTPServer):
         with self._changed:
             self._left = requests
 
-    def holds(self, requests: int = 1) -> bool:
-        """Whether so many are held back, and all that were let pass have their answers."""
+    def holds(self) -> bool:
+        """Whether a request is held back, and all that were let pass have their answers."""
         with self._changed:
-            return len(self._held) >= requests and not self._under_way
+            return self._held > 0 and not self._under_way
 
     def release(self) -> None:
         """Let those that are held pass after all, and whatever comes then."""
         with self._changed:
             self._left = None
-            self._held.clear()
             self._changed.notify_all()
 
     def drop(self) -> None:
-        """Forget those that are held, as their client is gone, and let pass whatever comes then."""
+        """Forget what is held and whatever still comes: the client was killed, and not after it had sent more."""
         with self._changed:
-            for it in self._held:
-                it.dropped = True
-        self.release()
+            self._client_is_gone = True
+            self._changed.notify_all()
 
     def connections(self) -> int:
         """How many are open."""
@@ -88,13 +86,10 @@ class Relay(ThreadingHTTPServer):
             return len(self._open)
 
     def close_connections(self) -> None:
-        """Close all connections, as a server does with idle ones; gives up waiting if it cannot see them go."""
+        """Close all connections, as a server does with idle ones."""
         with self._changed:
             for it in self._open:
                 it.connection.shutdown(socket.SHUT_RDWR)
-        deadline = time.monotonic() + TIMEOUT
-        while self.connections() and time.monotonic() < deadline:
-            time.sleep(0.01)
 
     def forget_connections(self) -> None:
         """Reset all connections once they are used again, as a NAT gateway does with idle ones."""
@@ -112,18 +107,18 @@ class Relay(ThreadingHTTPServer):
         with self._changed:
             self._open.discard(connection)
 
-    def may_pass(self, connection: _Connection) -> bool:
+    def may_pass(self) -> bool:
         """Let a request pass, hold it back first if need be; False if it was dropped."""
         with self._changed:
             if self._left == 0:
-                self._held.add(connection)
-                self._changed.wait_for(lambda: connection not in self._held)
-                if connection.dropped:
-                    return False
+                self._held += 1
+                self._changed.wait_for(lambda: self._left is None or self._client_is_gone)
+                self._held -= 1
             elif self._left is not None:
                 self._left -= 1
-            self._under_way += 1
-            return True
+            if not self._client_is_gone:
+                self._under_way += 1
+            return not self._client_is_gone
 
     def passed(self, asked: Asked | None) -> None:
         """A request that was let pass is over; None if the server gave no answer."""
@@ -142,7 +137,7 @@ class _Connection(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # head and body leave together: sent one by one, the client's delayed ACK costs 40 ms
     server: Relay
-    dropped = forgotten = False
+    forgotten = False
 
     def setup(self) -> None:
         super().setup()
@@ -153,10 +148,11 @@ class _Connection(BaseHTTPRequestHandler):
         super().finish()
 
     def do_GET(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length)
         if self.forgotten:
             self._reset()
-        elif self.server.may_pass(self):
+        elif len(body) == length and self.server.may_pass():  # all of it: the client may be killed amid a body
             self._pass_on(body)
         else:
             self.close_connection = True
@@ -175,15 +171,14 @@ class _Connection(BaseHTTPRequestHandler):
 
     def _ask_upstream(self, body: bytes) -> bytes:
         """The answer, head and all."""
-        upstream = HTTPConnection(self.server.upstream, timeout=TIMEOUT)
-        upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in self.headers.items():
-            if name.lower() not in ("connection", "expect"):
-                upstream.putheader(name, value)
-        upstream.endheaders(body)
-        answer = upstream.getresponse()
-        data = answer.read()
-        upstream.close()
+        with closing(HTTPConnection(self.server.upstream, timeout=TIMEOUT)) as upstream:
+            upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                if name.lower() not in ("connection", "expect"):
+                    upstream.putheader(name, value)
+            upstream.endheaders(body)
+            answer = upstream.getresponse()
+            data = answer.read()
         length = answer.getheader("Content-Length") if self.command == "HEAD" else None
         lines = [f"HTTP/1.1 {answer.status} {answer.reason}", f"Content-Length: {length or len(data)}"]
         lines += [
