@@ -124,15 +124,16 @@ class Function:
         self._open = stack = ExitStack()
         self._api = RuntimeApi()
         stack.callback(self._api.close)
-        self._log = stack.enter_context(tempfile.TemporaryFile())
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "awslambdaric", handler],
-            cwd=directory,
-            env={**os.environ, **environment, "AWS_LAMBDA_RUNTIME_API": self._api.address},
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-        )
+        self._log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-W", "error", "-m", "awslambdaric", handler],
+                cwd=directory,
+                env={**os.environ, **environment, "AWS_LAMBDA_RUNTIME_API": self._api.address},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         stack.callback(self.kill)
 
     def __enter__(self) -> Function:
@@ -199,4 +200,4 @@ class Function:
 
     def log(self) -> str:
         """All that it has printed so far."""
-        return os.pread(self._log.fileno(), 1 << 20, 0).decode()
+        return self._log.read_text()
