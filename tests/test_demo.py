@@ -91,7 +91,7 @@ def test_the_sample_for_lambda_runs_each_turn_once(moto_endpoint: str, monkeypat
             return call(driver, client, request)
 
         thread = f"thread-{allowed}"
-        first, event = ({"id": f"e{n}", "thread": thread, "text": f"text {n}"} for n in (1, 2))
+        first, event = ({"event_id": f"e{n}", "thread_id": thread, "message": f"text {n}"} for n in (1, 2))
         sample["handler"](first, None)
         with monkeypatch.context() as patch:
             patch.setattr(BotoDriver, "_call", broken)
