@@ -63,7 +63,10 @@ class Memory:
         Returns whether it is to be announced now, because the run has stopped there meanwhile.
         """
         with self._lock:
-            stopped = self._stopped.pop(ns.base, None) == it.id
+            stop = self._stopped.get(ns.base)
+            stopped = stop == it.id
+            if stop is not None and stop <= it.id:  # a later one's put is still to come
+                del self._stopped[ns.base]
             _ = self._unannounced.pop(ns.base, None)
             if not announced and not stopped:
                 self._unannounced[ns.base] = it.id
@@ -75,14 +78,13 @@ class Memory:
         The caller is to write that. If it is still to be put, `withhold` will tell.
         """
         with self._lock:
-            it = self._items.get((ns.base, checkpoint_id))
-            if it is None:
-                if len(self._stopped) >= MEMORY_STOPS:
-                    self._stopped.clear()
-                self._stopped[ns.base] = checkpoint_id
-            elif self._unannounced.get(ns.base) == checkpoint_id:
+            if self._unannounced.get(ns.base) == checkpoint_id:
                 del self._unannounced[ns.base]
-                return it
+                return self._items.get((ns.base, checkpoint_id))
+            # Whether or not it is remembered: between being stored and being withheld it is.
+            if len(self._stopped) >= MEMORY_STOPS:
+                self._stopped.clear()
+            self._stopped[ns.base] = checkpoint_id
             return None
 
     def stops_at(self, ns: Namespace, checkpoint_id: str) -> bool:
