@@ -37,14 +37,6 @@ def S3Saver(bucket, prefix):
     return SqliteSaver(sqlite3.connect(scratch.name + "/checkpoints.sqlite", check_same_thread=False))
 """
 
-KEPT_LOOP = """
-import asyncio
-from async_handler import main
-loop = asyncio.new_event_loop()
-def handler(event, context):
-    return loop.run_until_complete(main(event))
-"""
-
 
 class Candidate(NamedTuple):
     """A handler, and the modules that it finds before all others."""
@@ -58,7 +50,7 @@ CANDIDATES = {
     "SqliteSaver, a file": Candidate("handler.handler", {"langgraph/checkpoint/s3.py": SQLITE}),
     "S3Saver": Candidate("handler.handler"),
     "AsyncS3Saver, asyncio.run": Candidate("async_handler.handler"),
-    "AsyncS3Saver, a loop that is kept": Candidate("kept_loop.handler", {"kept_loop.py": KEPT_LOOP}),
+    "AsyncS3Saver, a loop that is kept": Candidate("kept_loop.handler"),
 }
 
 

@@ -29,14 +29,6 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "lambda"
 
 SYNC, ASYNC, KEPT = "handler.handler", "async_handler.handler", "kept_loop.handler"
 
-KEPT_LOOP = """
-import asyncio
-from async_handler import main
-loop = asyncio.new_event_loop()
-def handler(event, context):
-    return loop.run_until_complete(main(event))
-"""
-
 Event: TypeAlias = dict[str, str]
 
 
@@ -64,8 +56,7 @@ class Deployment:
         self.store = store
         self._bookings = scratch / "bookings"
         self._bookings.touch()
-        (scratch / "kept_loop.py").write_text(KEPT_LOOP)
-        path = [Path(__file__).parents[1] / "src", scratch, EXAMPLE, *sys.path]
+        path = [Path(__file__).parents[1] / "src", EXAMPLE, *sys.path]
         self._environment = {
             "BOOKINGS": str(self._bookings),
             "BUCKET": store.bucket,

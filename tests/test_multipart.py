@@ -11,6 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiobotocore.awsrequest import AioAWSResponse
 from botocore.awsrequest import AWSResponse
 from botocore.compat import HTTPHeaders
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 NAMES = count()
 
 LARGE = os.urandom(IN_PARTS_FROM + 1)
-PARTS = 3
+PARTS = -(-len(LARGE) // PART)
 
 REFUSAL = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
 
@@ -79,11 +80,18 @@ def hook(driver: Driver, event: str, handler: Callable[..., Any]) -> None:
     client.meta.events.register_first(event, handler)
 
 
-def refused(**_: Any) -> AWSResponse:
-    """The answer of a server that does not allow it."""
-    answer = AWSResponse("http://refused", 403, HTTPHeaders(), None)
-    vars(answer)["_content"] = REFUSAL
-    return answer
+def refuse(driver: Driver, call: str, part: int | None = None) -> None:
+    """Have a call refused, or one part alone, as a policy that does not allow it would."""
+    kind = AWSResponse if isinstance(driver, BotoDriver) else AioAWSResponse
+
+    def answer(request: Any, **_: Any) -> AWSResponse | None:
+        if part is not None and f"partNumber={part}" not in request.url:
+            return None
+        refusal = kind("http://refused", 403, HTTPHeaders(), None)
+        vars(refusal)["_content"] = REFUSAL
+        return refusal
+
+    hook(driver, f"before-send.s3.{call}", answer)
 
 
 def test_only_what_is_large_and_unconditional_goes_in_parts() -> None:
@@ -123,34 +131,19 @@ def test_a_large_conditional_put_goes_whole(make: Callable[..., Driver], bucket:
     assert "-" not in observer.head_object(Bucket=bucket, Key="k")["ETag"]
 
 
-@pytest.mark.parametrize("call", ["CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"])
+@pytest.mark.parametrize(
+    ("call", "part"), [("CreateMultipartUpload", None), ("UploadPart", PARTS), ("CompleteMultipartUpload", None)]
+)
 def test_a_failed_upload_leaves_nothing(
-    call: str, make: Callable[..., Driver], bucket: str, observer: S3Client
+    call: str, part: int | None, make: Callable[..., Driver], bucket: str, observer: S3Client
 ) -> None:
     driver = make()
-    hook(driver, f"before-send.s3.{call}", _aware(driver, call))
+    refuse(driver, call, part)
     with pytest.raises(AccessDenied, match=f"s3://{bucket}/k"):
         driver.run(put("k", LARGE))
     assert "Uploads" not in observer.list_multipart_uploads(Bucket=bucket)
     assert driver.run(get("k", as_read)) is None
     assert driver.run(put("other", b"works")) is Stored.DONE
-
-
-def _aware(driver: Driver, call: str) -> Callable[..., Any]:
-    """Refuse one request of a kind: of the parts, the last."""
-    return lambda request, **_: (
-        _refusal(driver) if call != "UploadPart" or f"partNumber={PARTS}" in request.url else None
-    )
-
-
-def _refusal(driver: Driver) -> Any:
-    if isinstance(driver, BotoDriver):
-        return refused()
-    from aiobotocore.awsrequest import AioAWSResponse
-
-    answer = AioAWSResponse("http://refused", 403, {}, None)
-    vars(answer)["_content"] = REFUSAL
-    return answer
 
 
 def test_a_cancelled_upload_leaves_nothing(moto_endpoint: str, bucket: str, observer: S3Client) -> None:
@@ -221,7 +214,7 @@ def test_a_thread_with_a_large_value(moto_endpoint: str, bucket: str) -> None:
 def test_a_failed_large_value_is_not_acknowledged(moto_endpoint: str, bucket: str) -> None:
     with S3Saver(bucket, endpoint_url=moto_endpoint) as saver:
         saver.setup(create_bucket=True)
-        hook(saver._driver, "before-send.s3.CompleteMultipartUpload", lambda **_: refused())
+        refuse(saver._driver, "CompleteMultipartUpload")
         with pytest.raises(S3SaverError):
             Script(saver).put({"large": LARGE})
         assert saver.get_tuple(config_for("thread")) is None

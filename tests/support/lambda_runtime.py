@@ -20,9 +20,10 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.support.http_server import Handler, LoopbackServer
 
 API = "/2018-06-01/runtime/"
 ARN = "arn:aws:lambda:us-east-1:123456789012:function:agent"
@@ -53,38 +54,23 @@ class Exited(Exception):
     """The process is gone. Lambda calls it `Runtime.ExitError`."""
 
 
-class RuntimeApi(ThreadingHTTPServer):
+class RuntimeApi(LoopbackServer):
     """What the runtime client of one process talks to: hands out invocations and takes what became of them."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _RuntimeApiHandler)
+        super().__init__(_RuntimeApiHandler)
         self.invocations: queue.SimpleQueue[Invocation | None] = queue.SimpleQueue()  # None: there will be no more
         self.outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self.idle = threading.Event()  # the function waits for an event
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
-
-    @property
-    def address(self) -> str:
-        """As in `AWS_LAMBDA_RUNTIME_API`."""
-        return f"127.0.0.1:{self.server_port}"
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of functions that were killed, and all of what is wrong here."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
+        self.start()
 
     def close(self) -> None:
         """Let go of everyone who waits, and listen no more."""
         self.invocations.put(None)
-        self.shutdown()
-        self.server_close()
+        super().close()
 
 
-class _RuntimeApiHandler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body leave together: sent one by one, the client's delayed ACK costs 40 ms
+class _RuntimeApiHandler(Handler):
     server: RuntimeApi
 
     def do_GET(self) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import struct
-import sys
 import threading
 from contextlib import closing
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
+
+from tests.support.http_server import Handler, LoopbackServer
 
 TIMEOUT = 60.0
 
@@ -22,18 +22,15 @@ class Asked(NamedTuple):
     path: str
 
 
-class Relay(ThreadingHTTPServer):
+class Relay(LoopbackServer):
     """Passes requests on to a server, as long as it is told to.
 
     Attributes:
         answered: The requests that the server has answered, in that order; clear it to count anew.
     """
 
-    daemon_threads = True
-    request_queue_size = 128
-
     def __init__(self, upstream: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Connection)
+        super().__init__(_Connection)
         self.upstream = urlsplit(upstream).netloc
         self.answered: list[Asked] = []
         self._changed = threading.Condition()
@@ -41,20 +38,19 @@ class Relay(ThreadingHTTPServer):
         self._under_way = self._held = 0
         self._client_is_gone = False
         self._open: set[_Connection] = set()
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+        self.start()
 
     def __enter__(self) -> Relay:
         return self
 
     def __exit__(self, *args: object) -> None:
         self.drop()
-        self.shutdown()
-        self.server_close()
+        self.close()
 
     @property
     def endpoint(self) -> str:
         """Where it listens."""
-        return f"http://127.0.0.1:{self.server_port}"
+        return f"http://{self.address}"
 
     # -- what tests do -----------------------------------------------------------------------------
 
@@ -127,15 +123,8 @@ class Relay(ThreadingHTTPServer):
             if asked:
                 self.answered.append(asked)
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that were killed, and all of what is wrong here."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
-
-class _Connection(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body leave together: sent one by one, the client's delayed ACK costs 40 ms
+class _Connection(Handler):
     server: Relay
     forgotten = False
 
@@ -192,6 +181,3 @@ class _Connection(BaseHTTPRequestHandler):
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()  # takes effect with the files made of it, which are closed next
         self.close_connection = True
-
-    def log_message(self, *args: object) -> None:
-        """Be silent."""

@@ -223,6 +223,9 @@ class S3Saver(Operations):
         are inherited or delta channels lean on ancestors; and one at first to read the parent, if this saver has
         neither read nor written it lately and something of it is inherited.
 
+        A new value of more than 16 MiB, as stored, goes up in parallel parts of 8 MiB: two round trips more, and for
+        it a PUT per part and two besides. If that fails the parts are taken back.
+
         Args:
             config: Thread, namespace, and as checkpoint_id the parent's.
             checkpoint: The checkpoint with all its channel values.
