@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias
 
@@ -53,7 +54,15 @@ class FakeClient:
         after, token = rest.get("StartAfter", ""), rest.get("ContinuationToken")
         page = await self._perform(List(Prefix, after, token, "Delimiter" in rest, MaxKeys))
         return {
-            "Contents": [{"Key": it.key, "Size": it.size, "ETag": it.etag} for it in page.entries],
+            "Contents": [
+                {
+                    "Key": it.key,
+                    "Size": it.size,
+                    "ETag": it.etag,
+                    "LastModified": datetime.fromtimestamp(it.modified, timezone.utc),
+                }
+                for it in page.entries
+            ],
             "CommonPrefixes": [{"Prefix": folder} for folder in page.folders],
             "IsTruncated": page.token is not None,
             "NextContinuationToken": page.token,

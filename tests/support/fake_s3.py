@@ -9,7 +9,7 @@ import threading
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from langgraph.checkpoint.s3._requests import (
@@ -41,6 +41,7 @@ class Snapshot:
     """What a bucket held at one moment."""
 
     objects: Mapping[str, Body]
+    modified: Mapping[str, float] = field(compare=False)
     exists: bool
 
 
@@ -53,6 +54,7 @@ class FakeS3:
         page_size: Caps every page of a listing. S3 may return short pages at any time; 1 is the hardest case.
         conditional: Whether the store knows conditional puts.
         exists: Whether the bucket exists.
+        now: The store's clock, in seconds since 1970. It stands still unless a test moves it.
         log: Every request that took effect, in that order. Helpers that are not requests leave no trace.
     """
 
@@ -67,9 +69,11 @@ class FakeS3:
         self.page_size = page_size
         self.conditional = conditional
         self.exists = exists
+        self.now = 1_700_000_000.0
         self.log: list[Request] = []
         self.lock = threading.RLock()
         self._objects = {key: _body(key, data) for key, data in (objects or {}).items()}
+        self._modified = dict.fromkeys(self._objects, self.now)
         self._keys = sorted(self._objects)
 
     # What a test may do behind the saver's back.
@@ -78,6 +82,11 @@ class FakeS3:
         """All keys below a prefix, ascending."""
         with self.lock:
             return self._keys[bisect_left(self._keys, prefix) : self._end(prefix)]
+
+    def modified(self, key: str) -> float:
+        """When one object was stored."""
+        with self.lock:
+            return self._modified[key]
 
     def size(self, key: str) -> int:
         """The length of one object, 0 if there is none."""
@@ -95,6 +104,7 @@ class FakeS3:
     def __delitem__(self, key: str) -> None:
         with self.lock:
             del self._objects[key]
+            del self._modified[key]
             del self._keys[bisect_left(self._keys, key)]
 
     def __contains__(self, key: str) -> bool:
@@ -106,12 +116,13 @@ class FakeS3:
     def snapshot(self) -> Snapshot:
         """Remember the contents. Two snapshots are equal if the buckets hold the same."""
         with self.lock:
-            return Snapshot(dict(self._objects), self.exists)
+            return Snapshot(dict(self._objects), dict(self._modified), self.exists)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to remembered contents. The log goes on."""
         with self.lock:
             self._objects = dict(snapshot.objects)
+            self._modified = dict(snapshot.modified)
             self._keys = sorted(self._objects)
             self.exists = snapshot.exists
 
@@ -119,7 +130,9 @@ class FakeS3:
         """An independent bucket with the same contents and options, and an empty log."""
         twin = FakeS3(page_size=self.page_size, conditional=self.conditional, exists=self.exists)
         with self.lock:
+            twin.now = self.now
             twin._objects = self._objects.copy()
+            twin._modified = self._modified.copy()
             twin._keys = self._keys.copy()
         return twin
 
@@ -178,7 +191,8 @@ class FakeS3:
             last = keys[start]
             slash = last.find("/", len(prefix)) if request.folders else -1
             if slash < 0:
-                entries.append(Entry(last, len(self._objects[last].data), self._objects[last].etag))
+                body = self._objects[last]
+                entries.append(Entry(last, len(body.data), body.etag, self._modified[last]))
                 start += 1
             else:
                 last = last[: slash + 1]
@@ -204,6 +218,7 @@ class FakeS3:
         if body.key not in self._objects:
             insort(self._keys, body.key)
         self._objects[body.key] = body
+        self._modified[body.key] = self.now
 
     def _end(self, prefix: str) -> int:
         """The index after the last key below a prefix."""

@@ -442,7 +442,10 @@ def _listing(request: List) -> dict[str, Any]:
 
 def _page(answer: Mapping[str, Any]) -> Page:
     return Page(
-        entries=[Entry(found["Key"], found["Size"], found["ETag"]) for found in answer.get("Contents", ())],
+        entries=[
+            Entry(found["Key"], found["Size"], found["ETag"], found["LastModified"].timestamp())
+            for found in answer.get("Contents", ())
+        ],
         folders=[found["Prefix"] for found in answer.get("CommonPrefixes", ())],
         token=answer["NextContinuationToken"] if answer["IsTruncated"] else None,
     )

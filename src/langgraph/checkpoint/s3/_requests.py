@@ -110,11 +110,12 @@ class List:
 
 @dataclass(frozen=True)
 class Entry:
-    """One key of a listing."""
+    """One key of a listing. `modified` is when it was stored, by the store's clock, in seconds since 1970."""
 
     key: str
     size: int
     etag: str
+    modified: float = 0.0
 
 
 @dataclass(frozen=True)

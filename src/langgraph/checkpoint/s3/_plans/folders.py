@@ -19,6 +19,8 @@ class Folder:
 
     id: str
     size: int | None = None  # of the checkpoint object; None if there is none
+    modified: float = 0.0  # when the checkpoint object was stored
+    touched: float = 0.0  # when the newest of what a run stores here was: the checkpoint, its values, its writes
     writes: dict[str, int] = field(default_factory=dict)  # sizes by name
     blobs: dict[str, int] = field(default_factory=dict)  # the same
     history: bool = False
@@ -50,8 +52,11 @@ def group(ns: Namespace, entries: Iterable[Entry]) -> list[Folder]:
         folder = folders[-1]
         folder.keys[entry.key] = entry.etag
         folder.stored += entry.size
+        if found.kind not in ("history", "stretch"):  # a prune makes such too
+            folder.touched = max(folder.touched, entry.modified)
         if found.kind == "checkpoint":
             folder.size = entry.size
+            folder.modified = entry.modified
         elif found.kind == "writes":
             folder.writes[found.name] = entry.size
         elif found.kind == "blob":
