@@ -8,6 +8,7 @@
     {prefix}/{thread}/{ns}/c/{desc}.{checkpoint_id}/history      delta history pack
     {prefix}/{thread}/{ns}/c/{desc}.{checkpoint_id}/stretch/…    copy of what a stretch of a delta chain needs
     {prefix}/{thread}/_name                                      full id of a thread whose part is a hash, once copied
+    {prefix}-trash/{thread}/…                                    copy of what was pruned (_trash/ without a prefix)
     {prefix}/_runs/{run}/{thread}/{ns}/{desc}.{checkpoint_id}    marker: this run wrote that checkpoint
 
 `desc` makes keys sort newest first: S3 lists in ascending order only. For a UUID (in its canonical
@@ -250,6 +251,16 @@ def thread_prefix(root: str, thread_id: str) -> str:
 def thread_name(root: str, thread_part: str) -> str:
     """The object that holds the full id of a copied thread whose part is a hash."""
     return f"{root}{thread_part}/_name"
+
+
+def trash_of(root: str) -> str:
+    """The prefix below which lies what was thrown away, outside of the saver's own ("_trash" is no thread's part)."""
+    return f"{root[:-1]}-trash/" if root else "_trash/"
+
+
+def in_trash(root: str, trash: str, key: str) -> str:
+    """Where a copy of a key lies in the trash."""
+    return f"{trash}{key[len(root) :]}"
 
 
 def runs_prefix(root: str, run_id: str) -> str:

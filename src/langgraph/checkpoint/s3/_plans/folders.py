@@ -26,8 +26,13 @@ class Folder:
     history: bool = False
     stretches: list[StretchName] = field(default_factory=list)
     keys: dict[str, str] = field(default_factory=dict)  # with their ETags
-    stored: int = 0  # bytes, of all of them
+    sizes: dict[str, int] = field(default_factory=dict)  # by key, in bytes
     body: Body | None = None  # the checkpoint object itself, if the manifest is a copy of this very version
+
+    @property
+    def stored(self) -> int:
+        """The bytes of all that lies here."""
+        return sum(self.sizes.values())
 
     @property
     def packed(self) -> int:
@@ -51,7 +56,7 @@ def group(ns: Namespace, entries: Iterable[Entry]) -> list[Folder]:
             folders.append(Folder(found.checkpoint_id))
         folder = folders[-1]
         folder.keys[entry.key] = entry.etag
-        folder.stored += entry.size
+        folder.sizes[entry.key] = entry.size
         if found.kind not in ("history", "stretch"):  # a prune makes such too
             folder.touched = max(folder.touched, entry.modified)
         if found.kind == "checkpoint":
