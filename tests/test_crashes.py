@@ -7,6 +7,7 @@ The operation repeated ends in the new state.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 import pytest
@@ -14,6 +15,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import INTERRUPT
 
 from langgraph.checkpoint.s3 import MissingObject, S3Saver, StorageError, _requests
+from langgraph.checkpoint.s3.retention import RetentionPolicy
 from tests.support.fake_s3 import FakeDriver, FakeS3, Order, crash_states
 from tests.support.threads import Script, config_for, noise, saver_on, uuid_of
 
@@ -84,6 +86,18 @@ def writing(*writes: tuple[str, Any], task: str = "task 2") -> Operation:
     return lambda saver: saver._put_writes_plan(config_for("thread", uuid_of(HEAD)), writes, task, "")
 
 
+def retaining(**policy: Any) -> Operation:
+    """Applying a policy, where what fails is raised and not only reported. The clock is far ahead."""
+
+    def plan(saver: S3Saver) -> Generator[Any, Any, Any]:
+        work = saver._application(RetentionPolicy(**policy), ["thread"], False, None, None, None)
+        yield from work.next_plan()
+        if work.report.failed:
+            raise StorageError(str(work.report.problems))
+
+    return plan
+
+
 RUNS = ("early", "middle", "late")
 OPERATIONS: dict[str, Operation] = {
     "put small": putting({"n": 9, "large": 1, "larger": 2, "log": ["all"]}),
@@ -107,6 +121,8 @@ OPERATIONS: dict[str, Operation] = {
     "copy_thread": lambda saver: saver._copy_thread_plan("thread", "fork"),
     "prune keep_latest": lambda saver: saver._prune_plan(["thread"], "keep_latest"),
     "prune delete": lambda saver: saver._prune_plan(["thread"], "delete"),
+    "retention, the last two": retaining(keep_last=2),
+    "retention, an idle thread": retaining(thread_idle=timedelta(0), keep_interrupted=False),
 }
 NAMES = pytest.mark.parametrize("name", OPERATIONS)
 
@@ -219,7 +235,7 @@ def test_stopped_after_each_request(name: str, order: Order) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["delete_thread", "prune keep_latest", "prune delete", *[it for it in OPERATIONS if "_for_runs" in it]]
+    "name", ["delete_thread", *[it for it in OPERATIONS if it.startswith(("prune", "retention")) or "_for_runs" in it]]
 )
 def test_stopped_between_any_two_deletions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a thread of many thousands of objects, or where DeleteObjects itself stops halfway."""

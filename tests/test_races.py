@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Sequence
+from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 import pytest
@@ -15,6 +16,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import INTERRUPT
 
 from langgraph.checkpoint.s3 import CheckpointPruned, Contended, MissingObject, S3Saver, S3SaverError
+from langgraph.checkpoint.s3.retention import RetentionPolicy
 from tests.support.fake_s3 import FakeDriver, FakeS3, Order
 from tests.support.interleave import Outcome, check_interleavings
 from tests.support.threads import Script, config_for, eager, noise, saver_on, uuid_of
@@ -129,6 +131,18 @@ def putting(number: int, parent: int, kind: Kind, *, hold: bool = True, extra: A
 
 def pruning(saver: S3Saver) -> Running:
     return saver._prune_plan(["thread"], "keep_latest")
+
+
+def retaining(**policy: Any) -> Operation:
+    """Applying a policy to the thread. By the clock of the savers, all that lies in the bucket is years old."""
+
+    def plan(saver: S3Saver) -> Running:
+        given = RetentionPolicy(min_age=timedelta(0), **policy)
+        work = saver._application(given, ["thread"], False, None, None, None)
+        yield from work.next_plan()
+        return work.report
+
+    return plan
 
 
 def writing(number: int, *writes: tuple[str, Any], task: str = "late") -> Operation:
@@ -335,6 +349,91 @@ def test_put_and_prune(kind: Kind, parent: int, order: Order, page_size: int) ->
 @pytest.mark.parametrize("parent", [2, HEAD])
 def test_every_put_and_prune(kind: Kind, parent: int, order: Order) -> None:
     put_and_prune(kind, parent, order, 1000, None)
+
+
+def put_and_retention(kind: Kind, parent: int, keep: int, order: Order, page_size: int, limit: int | None) -> None:
+    """As beside a prune; of the last two, the older one goes or stays with what came between."""
+    seen = set()
+
+    def check(outcome: Outcome, numbers: list[int]) -> None:
+        none_failed(outcome.results[1:])
+        assert not outcome.results[1].failed, outcome.results[1].problems
+        came = stored(outcome, 0, NEW, numbers)
+        seen.add(came)
+        assert came or (parent < HEAD - keep + 1 and kind != "large")
+        there = [*range(HEAD, 0, -1)]
+        least = [NEW] * came + there[: max(1, keep - 1) if came else keep]
+        most = [NEW] * came + there[:keep]
+        assert numbers[0] == (NEW if came else HEAD)
+        assert set(numbers) <= set(most)
+        assert set(numbers) >= set(least) or (keep == 1 and numbers == [NEW])
+
+    put = putting(NEW, parent, kind)
+    truth = Truth(kind).put(NEW, parent)
+    count = race(truth, check, put, retaining(keep_last=keep), order=order, page_size=page_size, limit=limit)
+    assert count > 5
+    assert True in seen
+
+
+@ORDERS
+@KINDS
+@PAGES
+@pytest.mark.parametrize("parent", [2, HEAD])
+@pytest.mark.parametrize("keep", [1, 2])
+def test_put_and_retention(kind: Kind, parent: int, keep: int, order: Order, page_size: int) -> None:
+    put_and_retention(kind, parent, keep, order, page_size, SAMPLE)
+
+
+@pytest.mark.campaign
+@ORDERS
+@FEWER_KINDS
+@pytest.mark.parametrize("parent", [2, HEAD])
+@pytest.mark.parametrize("keep", [1, 2])
+def test_every_put_and_retention(kind: Kind, parent: int, keep: int, order: Order) -> None:
+    put_and_retention(kind, parent, keep, order, 1000, None)
+
+
+def put_and_removal(kind: Kind, parent: int, order: Order, page_size: int, limit: int | None) -> None:
+    """A thread that wakes up while it is removed for being idle is there, with its new head, or gone as a whole."""
+    seen = set()
+
+    def check(outcome: Outcome, numbers: list[int]) -> None:
+        none_failed(outcome.results[1:])
+        came = stored(outcome, 0, NEW, numbers)
+        seen.add(came)
+        if outcome.results[1].removed:
+            assert numbers == [NEW] * came
+        else:  # it was seen to be in use
+            assert came
+            assert numbers == [NEW, *range(HEAD, 0, -1)]
+
+    def removal(saver: S3Saver) -> Running:
+        saver._clock = lambda: int(start.now * 1e9)
+        return retaining(thread_idle=timedelta(days=1))(saver)
+
+    start = bucket(kind)
+    start.now += 7 * 86_400
+    put = putting(NEW, parent, kind)
+    truth = Truth(kind).put(NEW, parent)
+    count = race(truth, check, put, removal, start=start, order=order, page_size=page_size, limit=limit)
+    assert count > 5
+    assert True in seen
+
+
+@ORDERS
+@KINDS
+@PAGES
+@pytest.mark.parametrize("parent", [2, HEAD])
+def test_put_and_the_removal_of_an_idle_thread(kind: Kind, parent: int, order: Order, page_size: int) -> None:
+    put_and_removal(kind, parent, order, page_size, SAMPLE)
+
+
+@pytest.mark.campaign
+@ORDERS
+@FEWER_KINDS
+@pytest.mark.parametrize("parent", [2, HEAD])
+def test_every_put_and_removal_of_an_idle_thread(kind: Kind, parent: int, order: Order) -> None:
+    put_and_removal(kind, parent, order, 1000, None)
 
 
 @ORDERS

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -27,7 +27,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph.checkpoint.s3._ahead import ReadAhead
 from langgraph.checkpoint.s3._cache import Cache, through_cache
-from langgraph.checkpoint.s3._keys import Namespace, namespace, root_of, thread_prefix
+from langgraph.checkpoint.s3._keys import Namespace, namespace, root_of, thread_prefix, trash_of
 from langgraph.checkpoint.s3._memory import Memory
 from langgraph.checkpoint.s3._objects import ChannelHistory, Codec, WriteBatch
 from langgraph.checkpoint.s3._plans.ahead import read_ahead_plan
@@ -47,6 +47,9 @@ T = TypeVar("T")
 
 Manifest: TypeAlias = Literal["auto", "always", "never"]
 """When the copy of the newest checkpoint is written: where a run is likely to end, with every checkpoint, never."""
+
+Disposal: TypeAlias = Literal["delete", "versions", "trash"]
+"""What becomes of pruned objects: deleted, noncurrent versions of a versioned bucket, copies below the trash prefix."""
 
 INLINE_THRESHOLD = 32 * 1024
 COMPRESSION_LEVEL = 3
@@ -81,6 +84,7 @@ class Operations(BaseCheckpointSaver[str]):
         manifest: Manifest | bool,
         max_object_bytes: int,
         cache_bytes: int,
+        disposal: Disposal,
     ) -> None:
         super().__init__(serde=serde)
         if not _is_bucket(bucket):
@@ -98,12 +102,15 @@ class Operations(BaseCheckpointSaver[str]):
             raise InvalidInput(f"compression_level {compression_level!r} is not a zstd level (1 to 22).")
         if manifest not in ("auto", "always", "never", True, False):
             raise InvalidInput(f"manifest must be 'auto', 'always' or 'never', not {manifest!r}.")
+        if disposal not in ("delete", "versions", "trash"):
+            raise InvalidInput(f"disposal must be 'delete', 'versions' or 'trash', not {disposal!r}.")
         self.bucket = bucket
         self._root = root_of(text_of(prefix, "prefix"))
         self.prefix = self._root.rstrip("/")
         self._codec = Codec(bucket, compression_level, max_object_bytes)
         self._settings = Settings(inline_threshold)
         self._manifest: Manifest = manifest if isinstance(manifest, str) else "always" if manifest else "never"
+        self._disposal: Disposal = disposal
         self._memory = Memory()
         self._trail = Trail()
         self._ahead = ReadAhead()
@@ -303,18 +310,22 @@ class Operations(BaseCheckpointSaver[str]):
         yield from self._changing(thread_prefix(self._root, target), plan)
 
     def _prune_plan(self, thread_ids: Sequence[str], strategy: str) -> Plan[None]:
-        threads = [text_of(it, "thread_id") for it in _sequence(thread_ids, "thread_ids")]
+        threads = texts_of(thread_ids, "thread_ids")
         if strategy not in ("keep_latest", "delete", "delete_all"):
             raise InvalidInput(f"prune strategy {strategy!r} is unknown; use 'keep_latest', 'delete' or 'delete_all'.")
         for thread in threads:
             if strategy == "keep_latest":
-                plan = prune_thread_plan(self._codec, self._root, thread)
+                plan = prune_thread_plan(self._codec, self._root, thread, self._trash())
                 yield from self._changing(thread_prefix(self._root, thread), plan)
             else:
                 yield from self._delete_thread_plan(thread)
 
+    def _trash(self) -> str | None:
+        """Where a copy of what is pruned is left, if at all."""
+        return trash_of(self._root) if self._disposal == "trash" else None
+
     def _delete_for_runs_plan(self, run_ids: Sequence[str]) -> Plan[None]:
-        runs = [text_of(it, "run_id") for it in _sequence(run_ids, "run_ids")]
+        runs = texts_of(run_ids, "run_ids")
         yield from self._changing(self._root, delete_runs_plan(self._codec, self._root, runs))
 
     def _delta_plan(self, config: RunnableConfig, channels: Sequence[str]) -> Plan[dict[str, DeltaChannelHistory]]:
@@ -426,10 +437,15 @@ def _check_number(name: str, it: object) -> None:
         raise InvalidInput(f"{name} has to be a whole number, not {it!r}.")
 
 
-def _sequence(ids: Sequence[str], name: str) -> Iterator[str]:
+def texts_of(ids: Sequence[str], name: str) -> list[str]:
+    """A list of ids as texts.
+
+    Raises:
+        InvalidInput: It is a single text, or one of them cannot be text.
+    """
     if isinstance(ids, (str, bytes)):
         raise InvalidInput(f"{name} is a single {type(ids).__name__}; pass a list of ids.")
-    return iter(ids)
+    return [text_of(it, name.removesuffix("s")) for it in ids]
 
 
 def _before(config: RunnableConfig | None) -> str | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -25,13 +26,17 @@ from langgraph.checkpoint.s3._operations import (
     COMPRESSION_LEVEL,
     INLINE_THRESHOLD,
     MAX_OBJECT_BYTES,
+    Disposal,
     Manifest,
-    Operations,
 )
 from langgraph.checkpoint.s3._stats import Stats
+from langgraph.checkpoint.s3._upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.s3.retention import RetentionPolicy, RetentionReport, ThreadPlan
 
 
-class S3Saver(Operations):
+class S3Saver(Upkeep):
     """Keeps LangGraph checkpoints in an S3 bucket, and needs nothing but the bucket.
 
     It is safe to share between threads, may be made at module level (no request is made before the first
@@ -57,6 +62,10 @@ class S3Saver(Operations):
         max_object_bytes: Bytes, uncompressed, that one object may hold, on writing and on reading.
         cache_bytes: Bytes, compressed, of objects to keep in memory: what was just read or written need not be read
             again while a listing still names it. 0 keeps none.
+        disposal: What becomes of what is pruned: "delete", it is gone at once; "versions", the same on a bucket with
+            versioning, where it can be brought back; "trash", a copy is left beside the prefix, below
+            "{prefix}-trash/", from where it can be brought back on any bucket. Whole threads that are deleted by
+            `delete_thread`, and what `delete_for_runs` deletes, go at once.
         put_object_args: Further arguments for PutObject and CopyObject, such as
             `{"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": ...}` or `{"StorageClass": ...}`.
 
@@ -80,6 +89,7 @@ class S3Saver(Operations):
         max_concurrency: int = 32,
         max_object_bytes: int = MAX_OBJECT_BYTES,
         cache_bytes: int = CACHE_BYTES,
+        disposal: Disposal = "delete",
         put_object_args: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(
@@ -91,6 +101,7 @@ class S3Saver(Operations):
             manifest=manifest,
             max_object_bytes=max_object_bytes,
             cache_bytes=cache_bytes,
+            disposal=disposal,
         )
         self._driver = BotoDriver(
             bucket,
@@ -346,6 +357,66 @@ class S3Saver(Operations):
             As `get_tuple` otherwise.
         """
         return self._driver.run(self._delta_plan(config, channels), "get_delta_channel_history")
+
+    # -- upkeep: none of it is called by LangGraph ------------------------------------------------
+
+    def apply_retention(
+        self,
+        policy: RetentionPolicy,
+        thread_ids: Sequence[str] | None = None,
+        dry_run: bool = False,
+        *,
+        cursor: str | None = None,
+        stop_after: timedelta | None = None,
+        progress: Callable[[ThreadPlan], None] | None = None,
+    ) -> RetentionReport:
+        """Let old checkpoints and idle threads go, as a policy says. Runs may go on meanwhile.
+
+        Each thread is planned, and then what was planned is done, unless it is a dry run. What cannot be read is
+        left alone, with all of its thread, and stands in the report.
+
+        All threads are found by one LIST for each 1,000 objects below the prefix, a page in memory at a time; a
+        thread of which nothing goes costs no more. One that changes takes about twelve round trips, 32 threads
+        together. Its requests are those of `prune`, and a GET or two for one that is idle.
+
+        Args:
+            policy: What is to stay.
+            thread_ids: The threads to look at; by default all below the prefix, in the order of their keys.
+            dry_run: Plan, and delete nothing. For named threads the report holds their plans, which
+                `execute_retention` takes.
+            cursor: Where to go on: that of a report of a call that was stopped.
+            stop_after: Begin no more threads after this time. The report's `cursor` says where to go on.
+            progress: Called with the plan of each thread once it is dealt with. What it raises ends the call.
+
+        Returns:
+            What was done, or would be.
+
+        Raises:
+            InvalidInput: An argument is wrong.
+            BucketNotFound: There is no such bucket.
+            StorageError: The listing of all threads failed. What failed for one thread is in the report instead.
+        """
+        work = self._application(policy, thread_ids, dry_run, cursor, stop_after, progress)
+        while not work.done:
+            self._driver.run(work.next_plan(), "apply_retention")
+        return work.report
+
+    def execute_retention(self, plans: Sequence[ThreadPlan]) -> RetentionReport:
+        """Do what a dry run of `apply_retention` has planned.
+
+        What was put since stays, with all it depends on; a thread that was to go as a whole and was used since stays
+        as it is, which its problem says. About nine round trips, 32 threads together.
+
+        Args:
+            plans: The `plans` of the dry run's report, or some of them.
+
+        Returns:
+            What was done.
+
+        Raises:
+            BucketNotFound: There is no such bucket. What else fails stands in the report.
+        """
+        return self._driver.run(self._execution_plan(plans), "execute_retention")
 
     # -- the async twins: the same in worker threads -----------------------------------------------
 

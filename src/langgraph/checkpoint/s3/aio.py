@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -24,11 +25,15 @@ from langgraph.checkpoint.s3._operations import (
     COMPRESSION_LEVEL,
     INLINE_THRESHOLD,
     MAX_OBJECT_BYTES,
+    Disposal,
     Manifest,
-    Operations,
 )
 from langgraph.checkpoint.s3._stats import Stats
+from langgraph.checkpoint.s3._upkeep import Upkeep
 from langgraph.checkpoint.s3._weight import is_large
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.s3.retention import RetentionPolicy, RetentionReport, ThreadPlan
 
 try:
     from langgraph.checkpoint.s3._aioboto import AioBotoDriver, drained
@@ -45,7 +50,7 @@ except ModuleNotFoundError as error:
 __all__ = ["AsyncS3Saver"]
 
 
-class AsyncS3Saver(Operations):
+class AsyncS3Saver(Upkeep):
     """Keeps LangGraph checkpoints in an S3 bucket, from asynchronous programs. What it stores is what `S3Saver` stores.
 
     It may be made anywhere, at module level too, and shared by any number of tasks. Each event loop that it is
@@ -81,6 +86,7 @@ class AsyncS3Saver(Operations):
         max_object_bytes: Bytes, uncompressed, that one object may hold, on writing and on reading.
         cache_bytes: Bytes, compressed, of objects to keep in memory: what was just read or written need not be read
             again while a listing still names it. 0 keeps none.
+        disposal: What becomes of what is pruned: "delete", "versions" or "trash"; see `S3Saver`.
         put_object_args: Further arguments for PutObject and CopyObject, such as
             `{"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": ...}` or `{"StorageClass": ...}`.
 
@@ -105,6 +111,7 @@ class AsyncS3Saver(Operations):
         max_concurrency: int = 32,
         max_object_bytes: int = MAX_OBJECT_BYTES,
         cache_bytes: int = CACHE_BYTES,
+        disposal: Disposal = "delete",
         put_object_args: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(
@@ -116,6 +123,7 @@ class AsyncS3Saver(Operations):
             manifest=manifest,
             max_object_bytes=max_object_bytes,
             cache_bytes=cache_bytes,
+            disposal=disposal,
         )
         self._driver = AioBotoDriver(
             bucket,
@@ -267,6 +275,28 @@ class AsyncS3Saver(Operations):
         """
         plan = self._delta_plan(config, channels)
         return await self._driver.run(plan, "get_delta_channel_history", large=self._cache.has_large)
+
+    # -- upkeep: none of it is called by LangGraph ------------------------------------------------
+
+    async def aapply_retention(
+        self,
+        policy: RetentionPolicy,
+        thread_ids: Sequence[str] | None = None,
+        dry_run: bool = False,
+        *,
+        cursor: str | None = None,
+        stop_after: timedelta | None = None,
+        progress: Callable[[ThreadPlan], None] | None = None,
+    ) -> RetentionReport:
+        """Let old checkpoints and idle threads go, as a policy says. All is told at `S3Saver.apply_retention`."""
+        work = self._application(policy, thread_ids, dry_run, cursor, stop_after, progress)
+        while not work.done:
+            await self._driver.run(work.next_plan(), "apply_retention")
+        return work.report
+
+    async def aexecute_retention(self, plans: Sequence[ThreadPlan]) -> RetentionReport:
+        """Do what a dry run of `aapply_retention` has planned. More at `S3Saver.execute_retention`."""
+        return await self._driver.run(self._execution_plan(plans), "execute_retention")
 
     # -- the synchronous twins: the same, for other threads than the loop's ------------------------
 

@@ -1,0 +1,131 @@
+"""Upkeep of what is stored, as plans: retention for now and then, which no run waits for.
+
+Nothing of it is imported before it is first called: a cold start does not need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from langgraph.checkpoint.s3._objects import CheckpointObject
+from langgraph.checkpoint.s3._operations import Operations, texts_of
+from langgraph.checkpoint.s3._requests import Plan
+from langgraph.checkpoint.s3._rules import run_goes_on
+from langgraph.checkpoint.s3.errors import CorruptObject, InvalidInput
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.s3._plans.retention import Job, RetentionWalk
+    from langgraph.checkpoint.s3.retention import RetentionPolicy, RetentionReport, ThreadPlan
+
+
+class Application:
+    """One application of a policy: what a driver has to run, step by step, until it is `done`."""
+
+    def __init__(
+        self,
+        walk: RetentionWalk,
+        report: RetentionReport,
+        step: Callable[[RetentionWalk], Plan[Sequence[ThreadPlan]]],
+        stop_after: timedelta | None,
+        progress: Callable[[ThreadPlan], None] | None,
+        named: bool,
+    ) -> None:
+        self._walk = walk
+        self._step = step
+        self._progress = progress
+        self._named = named
+        self._end = None if stop_after is None else monotonic() + stop_after.total_seconds()
+        self.report = report
+
+    @property
+    def done(self) -> bool:
+        """Whether all threads were dealt with, or the time is up. The report says where to go on in that case."""
+        if self._walk.done:
+            self.report.cursor = None
+            return True
+        self.report.cursor = self._walk.cursor
+        return self._end is not None and monotonic() >= self._end
+
+    def next_plan(self) -> Plan[None]:
+        """Deal with the next few threads."""
+        for plan in (yield from self._step(self._walk)):
+            self.report.add(plan)
+            if self._named:
+                self.report.plans.append(plan)
+            if self._progress is not None:
+                self._progress(plan)
+
+
+class Upkeep(Operations):
+    """What a saver can do besides LangGraph's operations. It knows no client."""
+
+    def _application(
+        self,
+        policy: RetentionPolicy,
+        thread_ids: Sequence[str] | None,
+        dry_run: bool,
+        cursor: str | None,
+        stop_after: timedelta | None,
+        progress: Callable[[ThreadPlan], None] | None,
+    ) -> Application:
+        from langgraph.checkpoint.s3._plans.retention import begin
+        from langgraph.checkpoint.s3.retention import RetentionPolicy, RetentionReport
+
+        given: object = policy
+        if not isinstance(given, RetentionPolicy):
+            raise InvalidInput(f"policy is a {type(given).__name__}; pass a RetentionPolicy.")
+        threads = None if thread_ids is None else texts_of(thread_ids, "thread_ids")
+        walk = begin(self._job(policy, dry_run), threads, cursor)
+        report = RetentionReport(dry_run=dry_run)
+        return Application(walk, report, self._next_threads_plan, stop_after, progress, threads is not None)
+
+    def _job(self, policy: RetentionPolicy, dry_run: bool) -> Job:
+        from langgraph.checkpoint.s3._plans.retention import Job
+
+        return Job(self._root, policy, self._clock() / 1e9, self._head_goes_on, self._trash(), dry_run)
+
+    def _next_threads_plan(self, walk: RetentionWalk) -> Plan[Sequence[ThreadPlan]]:
+        from langgraph.checkpoint.s3._plans.retention import next_threads_plan
+
+        plans = yield from next_threads_plan(self._codec, walk)
+        if not walk.job.dry_run:
+            self._forget_changed(plans)
+        return plans
+
+    def _execution_plan(self, plans: Sequence[ThreadPlan]) -> Plan[RetentionReport]:
+        """Do what was planned before."""
+        from langgraph.checkpoint.s3._plans.retention import do_all_plan
+        from langgraph.checkpoint.s3.retention import RetentionReport
+
+        report = RetentionReport()
+        done = yield from do_all_plan(self._codec, self._root, list(plans), self._trash())
+        self._forget_changed(done)
+        for plan in done:
+            report.add(plan)
+        report.plans = done
+        return report
+
+    def _forget_changed(self, plans: Sequence[ThreadPlan]) -> None:
+        """Nothing that was remembered or read ahead of a thread may outlive what was deleted of it."""
+        for plan in plans:
+            if not (plan.doomed or plan.left_over):
+                continue
+            prefix = f"{self._root}{plan.part}/"
+            self._ahead.drop(prefix)
+            if plan.action == "remove":
+                for remembered in (self._memory, self._trail):
+                    remembered.forget(prefix)
+
+    def _head_goes_on(self, head: CheckpointObject) -> bool:
+        """Whether a run that stopped at this checkpoint has work left."""
+        try:
+            state = self._serializer().loads_typed(head.state)
+            return run_goes_on(state.get("updated_channels"))
+        except Exception as error:  # whatever a serializer raises
+            raise CorruptObject(
+                f"checkpoint {head.id} of thread {head.thread!r} in s3://{self.bucket}/{self._root} cannot be "
+                f"deserialised ({type(error).__name__}: {error}); use the serde it was written with."
+            ) from error
