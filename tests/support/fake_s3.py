@@ -20,14 +20,21 @@ from langgraph.checkpoint.s3._requests import (
     Copy,
     CreateBucket,
     Delete,
+    DeleteVersions,
     Entry,
     Get,
+    GetLifecycle,
+    GetVersioning,
     List,
+    ListVersions,
     Page,
     Plan,
     Put,
+    PutLifecycle,
     Request,
     Stored,
+    Version,
+    VersionPage,
 )
 from langgraph.checkpoint.s3.errors import BucketNotFound, StorageError
 
@@ -43,6 +50,7 @@ class Snapshot:
     objects: Mapping[str, Body]
     modified: Mapping[str, float] = field(compare=False)
     exists: bool
+    versions: Sequence[tuple[Version, Body | None]] = field(default=(), compare=False)
 
 
 class FakeS3:
@@ -54,6 +62,8 @@ class FakeS3:
         page_size: Caps every page of a listing. S3 may return short pages at any time; 1 is the hardest case.
         conditional: Whether the store knows conditional puts.
         exists: Whether the bucket exists.
+        versioned: Whether what is replaced or deleted stays as a noncurrent version. May be set before anything is.
+        lifecycle: The bucket's rules, which nobody follows here.
         now: The store's clock, in seconds since 1970. It stands still unless a test moves it.
         log: Every request that took effect, in that order. Helpers that are not requests leave no trace.
     """
@@ -69,12 +79,16 @@ class FakeS3:
         self.page_size = page_size
         self.conditional = conditional
         self.exists = exists
+        self.versioned = False
+        self.lifecycle: Sequence[Mapping[str, Any]] = ()
         self.now = 1_700_000_000.0
         self.log: list[Request] = []
         self.lock = threading.RLock()
         self._objects = {key: _body(key, data) for key, data in (objects or {}).items()}
         self._modified = dict.fromkeys(self._objects, self.now)
         self._keys = sorted(self._objects)
+        self._versions: list[tuple[Version, Body | None]] = []  # all of them, oldest first
+        self._made = 0
 
     # What a test may do behind the saver's back.
 
@@ -103,9 +117,19 @@ class FakeS3:
 
     def __delitem__(self, key: str) -> None:
         with self.lock:
+            self._add_version(key, None)
+            self._remove(key)
+
+    def _remove(self, key: str) -> None:
+        if key in self._objects:
             del self._objects[key]
             del self._modified[key]
             del self._keys[bisect_left(self._keys, key)]
+
+    def versions(self, prefix: str = "") -> list[Version]:
+        """All versions and delete markers below a prefix, oldest first."""
+        with self.lock:
+            return [it for it, _ in self._versions if it.key.startswith(prefix)]
 
     def __contains__(self, key: str) -> bool:
         return key in self._objects
@@ -116,7 +140,7 @@ class FakeS3:
     def snapshot(self) -> Snapshot:
         """Remember the contents. Two snapshots are equal if the buckets hold the same."""
         with self.lock:
-            return Snapshot(dict(self._objects), dict(self._modified), self.exists)
+            return Snapshot(dict(self._objects), dict(self._modified), self.exists, tuple(self._versions))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to remembered contents. The log goes on."""
@@ -124,13 +148,15 @@ class FakeS3:
             self._objects = dict(snapshot.objects)
             self._modified = dict(snapshot.modified)
             self._keys = sorted(self._objects)
+            self._versions = list(snapshot.versions)
             self.exists = snapshot.exists
 
     def copy(self) -> FakeS3:
         """An independent bucket with the same contents and options, and an empty log."""
         twin = FakeS3(page_size=self.page_size, conditional=self.conditional, exists=self.exists)
         with self.lock:
-            twin.now = self.now
+            twin.now, twin.versioned, twin.lifecycle = self.now, self.versioned, self.lifecycle
+            twin._versions, twin._made = self._versions.copy(), self._made
             twin._objects = self._objects.copy()
             twin._modified = self._modified.copy()
             twin._keys = self._keys.copy()
@@ -145,8 +171,19 @@ class FakeS3:
                 raise BucketNotFound(f"no bucket for {request}")
             self.log.append(request)
             if isinstance(request, Get):
-                body = self._objects.get(request.key)
+                body = self._version(request) if request.version else self._objects.get(request.key)
                 return request.decode(body) if body else None
+            if isinstance(request, ListVersions):
+                return self._list_versions(request)
+            if isinstance(request, DeleteVersions):
+                return self._delete_versions(request)
+            if isinstance(request, GetVersioning):
+                return self.versioned
+            if isinstance(request, GetLifecycle):
+                return list(self.lifecycle)
+            if isinstance(request, PutLifecycle):
+                self.lifecycle = [dict(rule) for rule in request.rules]
+                return None
             if isinstance(request, Put):
                 return self._put(request)
             if isinstance(request, List):
@@ -205,8 +242,8 @@ class FakeS3:
         if not 1 <= len(request.keys) <= MAX_DELETE:
             raise StorageError(f"MalformedXML: DeleteObjects of {len(request.keys)} keys")
         for key in request.keys:
-            if key in self._objects:
-                del self[key]
+            self._add_version(key, None)
+            self._remove(key)
 
     def _copy(self, request: Copy) -> bool:
         body = self._objects.get(request.source)
@@ -214,7 +251,44 @@ class FakeS3:
             self._store(_body(request.target, body.data))
         return body is not None
 
+    # Versions.
+
+    def _add_version(self, key: str, body: Body | None) -> None:
+        if not self.versioned:
+            return
+        self._made += 1
+        self._versions = [(replace(it, latest=it.latest and it.key != key), old) for it, old in self._versions]
+        self._versions.append((Version(key, f"v{self._made}", True, body is None, self.now), body))
+
+    def _version(self, request: Get) -> Body | None:
+        return next((body for it, body in self._versions if (it.key, it.id) == (request.key, request.version)), None)
+
+    def _list_versions(self, request: ListVersions) -> VersionPage:
+        found = sorted(self.versions(request.prefix), key=lambda it: it.key)
+        start = 0 if request.token is None else int(request.token[1])
+        end = start + self.page_size
+        return VersionPage(found[start:end], ("", str(end)) if end < len(found) else None)
+
+    def _delete_versions(self, request: DeleteVersions) -> None:
+        if not 1 <= len(request.versions) <= MAX_DELETE:
+            raise StorageError(f"MalformedXML: DeleteObjects of {len(request.versions)} versions")
+        for key, version in request.versions:
+            self._versions = [(it, body) for it, body in self._versions if (it.key, it.id) != (key, version)]
+            self._reveal(key)
+
+    def _reveal(self, key: str) -> None:
+        """Make the newest version that is left of a key the current one."""
+        mine = [index for index, (it, _) in enumerate(self._versions) if it.key == key]
+        self._remove(key)
+        if mine:
+            it, body = self._versions[mine[-1]]
+            self._versions[mine[-1]] = (replace(it, latest=True), body)
+            if body is not None:
+                insort(self._keys, key)
+                self._objects[key], self._modified[key] = body, it.modified
+
     def _store(self, body: Body) -> None:
+        self._add_version(body.key, body)
         if body.key not in self._objects:
             insort(self._keys, body.key)
         self._objects[body.key] = body
@@ -246,7 +320,15 @@ class Cost:
     bytes_received: int = 0
 
 
-COUNTERS: dict[type[Any], str] = {Get: "gets", Put: "puts", List: "lists", Delete: "deletes", Copy: "copies"}
+COUNTERS: dict[type[Any], str] = {
+    Get: "gets",
+    Put: "puts",
+    List: "lists",
+    ListVersions: "lists",
+    Delete: "deletes",
+    DeleteVersions: "deletes",
+    Copy: "copies",
+}
 
 Order: TypeAlias = Literal["forward", "backward"] | int
 """How the requests of one batch follow each other. An int is the seed of a shuffle."""

@@ -33,13 +33,20 @@ from langgraph.checkpoint.s3._requests import (
     Copy,
     CreateBucket,
     Delete,
+    DeleteVersions,
     Entry,
     Get,
+    GetLifecycle,
+    GetVersioning,
     List,
+    ListVersions,
     Page,
     Put,
+    PutLifecycle,
     Request,
     Stored,
+    Version,
+    VersionPage,
 )
 from langgraph.checkpoint.s3.errors import (
     AccessDenied,
@@ -74,6 +81,9 @@ FAILURES = (BotoCoreError, ResponseParserError, RecursionError)
 
 A server that is not S3 answers in no known format, or redirects without a region, after which botocore runs in circles.
 """
+
+_GONE = frozenset({"NoSuchKey", "NoSuchVersion"})
+"""What was to be deleted is not there: as it should be."""
 
 CUT = (BotoCoreError, HTTPError, OSError)
 """Whatever reading a body may raise."""
@@ -113,8 +123,23 @@ _METHODS: dict[type[Request], str] = {
     List: "list_objects_v2",
     Delete: "delete_objects",
     Copy: "copy_object",
+    ListVersions: "list_object_versions",
+    DeleteVersions: "delete_objects",
     CreateBucket: "create_bucket",
+    GetVersioning: "get_bucket_versioning",
+    GetLifecycle: "get_bucket_lifecycle_configuration",
+    PutLifecycle: "put_bucket_lifecycle_configuration",
 }
+
+_ACTIONS: dict[type[Request], str] = {
+    ListVersions: "s3:ListBucketVersions",
+    DeleteVersions: "s3:DeleteObjectVersion",
+    CreateBucket: "s3:CreateBucket",
+    GetVersioning: "s3:GetBucketVersioning",
+    GetLifecycle: "s3:GetLifecycleConfiguration",
+    PutLifecycle: "s3:PutLifecycleConfiguration",
+}
+"""What a policy has to allow for requests that few savers make."""
 
 
 class _Verdict(NamedTuple):
@@ -134,9 +159,6 @@ _DENIED = _Verdict(
     AccessDenied,
     "access was denied",
     "check the credentials, and that the policy allows s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket",
-)
-_MAY_NOT_MAKE = _Verdict(
-    AccessDenied, "access was denied", "check the credentials, and that the policy allows s3:CreateBucket"
 )
 _ELSEWHERE = _Verdict(StorageError, "the bucket is in another region", "pass its region as region_name")
 _THROTTLED = _Verdict(StorageError, "S3 throttles requests", "repeat the operation later or lower max_concurrency")
@@ -282,13 +304,20 @@ class Calls:
     def _arguments(self, request: Request, region: str | None) -> dict[str, Any]:
         match request:
             case Get(key):
-                return {"Key": key}
+                return {"Key": key, "VersionId": request.version} if request.version else {"Key": key}
             case Put(key, body, if_match):
                 return {**self.put_object_args, "Key": key, "Body": body, **_condition(if_match)}
             case List():
                 return _listing(request)
             case Delete(keys):
                 return {"Delete": {"Objects": [{"Key": key} for key in keys], "Quiet": True}}
+            case DeleteVersions(versions):
+                return {"Delete": {"Objects": [{"Key": key, "VersionId": it} for key, it in versions], "Quiet": True}}
+            case ListVersions(prefix, token):
+                after = {} if token is None else {"KeyMarker": token[0], "VersionIdMarker": token[1]}
+                return {"Prefix": prefix, **after}
+            case PutLifecycle(rules):
+                return {"LifecycleConfiguration": {"Rules": list(rules)}}
             case Copy(source, target):
                 return {**self.put_object_args, "Key": target, "CopySource": {"Bucket": self.bucket, "Key": source}}
             case CreateBucket() if region not in (None, "us-east-1", "aws-global"):
@@ -346,10 +375,16 @@ class Calls:
                 return Stored.DONE
             case List():
                 return _page(answer)
-            case Delete():
+            case ListVersions():
+                return _versions(answer)
+            case Delete() | DeleteVersions():
                 return self._deleted(request, answer)
             case Copy():
                 return True
+            case GetVersioning():
+                return answer.get("Status") == "Enabled"
+            case GetLifecycle():
+                return answer["Rules"]
         return None
 
     def refusal(self, request: Request, error: ClientError) -> Any:
@@ -371,13 +406,16 @@ class Calls:
                 return False
             case CreateBucket() if code_of(error) == "BucketAlreadyOwnedByYou":
                 return None
+            case GetLifecycle() if code_of(error) == "NoSuchLifecycleConfiguration":
+                return []
         raise self.explain(request, error) from error
 
     def explain(self, request: Request, error: Exception) -> S3SaverError:
         """Return the error of ours that says what one of botocore's means."""
         verdict = _verdict(error)
-        if verdict is _DENIED and isinstance(request, CreateBucket):
-            verdict = _MAY_NOT_MAKE
+        if verdict is _DENIED and type(request) in _ACTIONS:
+            advice = f"check the credentials, and that the policy allows {_ACTIONS[type(request)]}"
+            verdict = verdict._replace(advice=advice)
         return self._error(request, verdict, details_of(error))
 
     def broken(self, request: Request, error: Exception) -> S3SaverError:
@@ -391,11 +429,12 @@ class Calls:
             "check endpoint_url, region_name and the AWS profile."
         )
 
-    def _deleted(self, request: Delete, answer: Mapping[str, Any]) -> None:
-        failed = [error for error in answer.get("Errors", ()) if error["Code"] != "NoSuchKey"]
+    def _deleted(self, request: Delete | DeleteVersions, answer: Mapping[str, Any]) -> None:
+        failed = [error for error in answer.get("Errors", ()) if error["Code"] not in _GONE]
         if failed:
             key, code, message = failed[0]["Key"], failed[0]["Code"], failed[0].get("Message", "")
-            details = f"{len(failed)} of {len(request.keys)} keys failed, first {key}: {code}: {message}".rstrip(".: ")
+            asked = len(request.keys if isinstance(request, Delete) else request.versions)
+            details = f"{len(failed)} of {asked} keys failed, first {key}: {code}: {message}".rstrip(".: ")
             raise self._error(request, _BY_CODE.get(code, _REFUSED), details)
 
     def _error(self, request: Request, verdict: _Verdict, details: str) -> S3SaverError:
@@ -410,8 +449,10 @@ def _path(request: Request) -> str:
     match request:
         case Get(key) | Put(key):
             return f"/{key}"
-        case List(prefix):
+        case List(prefix) | ListVersions(prefix):
             return f"/{prefix}"
+        case DeleteVersions(versions):
+            return _path(Delete([key for key, _ in versions]))
         case Delete(keys):
             return f"/{keys[0]}" + (f" and {len(keys) - 1} more" if len(keys) > 1 else "")
         case Copy(source, target):
@@ -449,6 +490,16 @@ def _page(answer: Mapping[str, Any]) -> Page:
         folders=[found["Prefix"] for found in answer.get("CommonPrefixes", ())],
         token=answer["NextContinuationToken"] if answer["IsTruncated"] else None,
     )
+
+
+def _versions(answer: Mapping[str, Any]) -> VersionPage:
+    found = [(it, False) for it in answer.get("Versions", ())] + [(it, True) for it in answer.get("DeleteMarkers", ())]
+    versions = [
+        Version(it["Key"], it["VersionId"], it["IsLatest"], marker, it["LastModified"].timestamp())
+        for it, marker in found
+    ]
+    more = (answer["NextKeyMarker"], answer.get("NextVersionIdMarker", "")) if answer["IsTruncated"] else None
+    return VersionPage(versions, more)
 
 
 def prepare(client: Any) -> None:

@@ -37,7 +37,7 @@ from langgraph.checkpoint.s3._plans.prune import delete_runs_plan, prune_thread_
 from langgraph.checkpoint.s3._plans.read import Loaded, get_exact_plan, get_latest_plan
 from langgraph.checkpoint.s3._plans.threads import copy_thread_plan, delete_thread_plan
 from langgraph.checkpoint.s3._plans.write import Draft, Settings, put_manifest_plan, put_plan, put_writes_plan
-from langgraph.checkpoint.s3._requests import CreateBucket, List, Plan, list_page
+from langgraph.checkpoint.s3._requests import CreateBucket, GetVersioning, List, Plan, list_page
 from langgraph.checkpoint.s3._rules import matches, run_goes_on, stops_run, write_index
 from langgraph.checkpoint.s3._trail import Trail
 from langgraph.checkpoint.s3._values import Typed, compressing
@@ -111,6 +111,8 @@ class Operations(BaseCheckpointSaver[str]):
         self._settings = Settings(inline_threshold)
         self._manifest: Manifest = manifest if isinstance(manifest, str) else "always" if manifest else "never"
         self._disposal: Disposal = disposal
+        self._trash = trash_of(self._root) if disposal == "trash" else None  # where a copy of what is pruned is left
+        self._versioned = False  # as far as is known
         self._memory = Memory()
         self._trail = Trail()
         self._ahead = ReadAhead()
@@ -300,7 +302,7 @@ class Operations(BaseCheckpointSaver[str]):
     def _delete_thread_plan(self, thread_id: str) -> Plan[None]:
         thread = text_of(thread_id, "thread_id")
         prefix = thread_prefix(self._root, thread)
-        yield from self._changing(prefix, delete_thread_plan(self._root, thread))
+        yield from self._changing(prefix, delete_thread_plan(self._root, thread, self._trash))
         for remembered in (self._memory, self._trail):
             remembered.forget(prefix)
 
@@ -313,20 +315,29 @@ class Operations(BaseCheckpointSaver[str]):
         threads = texts_of(thread_ids, "thread_ids")
         if strategy not in ("keep_latest", "delete", "delete_all"):
             raise InvalidInput(f"prune strategy {strategy!r} is unknown; use 'keep_latest', 'delete' or 'delete_all'.")
+        if strategy == "keep_latest":
+            yield from self._check_versioning_plan()
         for thread in threads:
             if strategy == "keep_latest":
-                plan = prune_thread_plan(self._codec, self._root, thread, self._trash())
+                plan = prune_thread_plan(self._codec, self._root, thread, self._trash)
                 yield from self._changing(thread_prefix(self._root, thread), plan)
             else:
                 yield from self._delete_thread_plan(thread)
 
-    def _trash(self) -> str | None:
-        """Where a copy of what is pruned is left, if at all."""
-        return trash_of(self._root) if self._disposal == "trash" else None
+    def _check_versioning_plan(self) -> Plan[None]:
+        """See that what is going to be deleted can be brought back, if it is to. A round trip, once."""
+        if self._disposal != "versions" or self._versioned:
+            return
+        (self._versioned,) = yield [GetVersioning()]
+        if not self._versioned:
+            raise InvalidInput(
+                f"disposal='versions' needs a bucket with versioning, and s3://{self.bucket} has none; nothing was "
+                "deleted. Enable versioning, or use disposal='trash'."
+            )
 
     def _delete_for_runs_plan(self, run_ids: Sequence[str]) -> Plan[None]:
         runs = texts_of(run_ids, "run_ids")
-        yield from self._changing(self._root, delete_runs_plan(self._codec, self._root, runs))
+        yield from self._changing(self._root, delete_runs_plan(self._codec, self._root, runs, self._trash))
 
     def _delta_plan(self, config: RunnableConfig, channels: Sequence[str]) -> Plan[dict[str, DeltaChannelHistory]]:
         at = address(config)

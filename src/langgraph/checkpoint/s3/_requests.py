@@ -13,7 +13,7 @@ Rules that drivers and plans keep:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
@@ -53,12 +53,13 @@ class Get:
 
     `decode` runs where the body arrives (a pool thread), so that unpacking is spread over threads.
     `etag` is that of a listing which has just named the object, or ANY_VERSION where the key is a digest of
-    the contents: the reply may then come from a cache.
+    the contents: the reply may then come from a cache. `version` asks for one that is not the current one any more.
     """
 
     key: str
     decode: Callable[[Body], Any] = field(default=as_read, repr=False)
     etag: str = field(default="", repr=False)
+    version: str = ""
 
 
 class Stored(Enum):
@@ -135,6 +136,43 @@ class Delete:
 
 
 @dataclass(frozen=True)
+class ListVersions:
+    """ListObjectVersions, one page. Reply: a `VersionPage`."""
+
+    prefix: str
+    token: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a key, or a delete marker, which makes the key absent while it is the latest."""
+
+    key: str
+    id: str
+    latest: bool
+    marker: bool
+    modified: float  # when it was stored or the key deleted, in seconds since 1970
+
+
+@dataclass(frozen=True)
+class VersionPage:
+    """One page of versions and delete markers, in no particular order; `token` is None on the last one."""
+
+    versions: Sequence[Version]
+    token: tuple[str, str] | None
+
+
+@dataclass(frozen=True)
+class DeleteVersions:
+    """DeleteObjects of at most `MAX_DELETE` versions, by key and version id. Reply: None; one that is absent is fine.
+
+    A delete marker that is deleted so brings the version before it back.
+    """
+
+    versions: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
 class Copy:
     """CopyObject within the bucket. Reply: False if the source does not exist."""
 
@@ -147,7 +185,36 @@ class CreateBucket:
     """CreateBucket, in the client's region. Reply: None; a bucket that is already ours is fine."""
 
 
-Request: TypeAlias = Get | Put | List | Delete | Copy | CreateBucket
+@dataclass(frozen=True)
+class GetVersioning:
+    """GetBucketVersioning. Reply: whether each deletion leaves a version behind."""
+
+
+@dataclass(frozen=True)
+class GetLifecycle:
+    """GetBucketLifecycleConfiguration. Reply: the bucket's rules as S3 has them, none if there is no configuration."""
+
+
+@dataclass(frozen=True)
+class PutLifecycle:
+    """PutBucketLifecycleConfiguration, which replaces all rules. Reply: None."""
+
+    rules: Sequence[Mapping[str, Any]] = field(repr=False)
+
+
+Request: TypeAlias = (
+    Get
+    | Put
+    | List
+    | Delete
+    | Copy
+    | ListVersions
+    | DeleteVersions
+    | CreateBucket
+    | GetVersioning
+    | GetLifecycle
+    | PutLifecycle
+)
 Plan: TypeAlias = Generator[Sequence[Request], Sequence[Any], T]
 
 
@@ -206,6 +273,25 @@ def delete_all(keys: Sequence[str]) -> Plan[None]:
     """Delete keys in the order given, 1,000 a request, one request after the other."""
     for start in range(0, len(keys), MAX_DELETE):
         _ = yield [Delete(keys[start : start + MAX_DELETE])]
+
+
+def list_versions(prefix: str) -> Plan[list[Version]]:
+    """List every version of every key below a prefix. One round trip per 1,000 versions."""
+    versions: list[Version] = []
+    token: tuple[str, str] | None = None
+    while True:
+        (page,) = yield [ListVersions(prefix, token)]
+        assert isinstance(page, VersionPage)
+        versions += page.versions
+        if page.token is None:
+            return versions
+        token = page.token
+
+
+def delete_versions(versions: Sequence[tuple[str, str]]) -> Plan[None]:
+    """Delete versions in the order given, 1,000 a request, one request after the other."""
+    for start in range(0, len(versions), MAX_DELETE):
+        _ = yield [DeleteVersions(versions[start : start + MAX_DELETE])]
 
 
 def copy_all(pairs: Sequence[tuple[str, str]]) -> Plan[list[str]]:

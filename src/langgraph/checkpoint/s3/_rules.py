@@ -9,6 +9,7 @@ stays; for the special channels (errors, interrupts, resume values) the last one
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -164,6 +165,13 @@ def fence_dooming(old: Fence, doomed: Iterable[str], keep: Live) -> Fence:
         kept=old.kept - gone,
         doomed=old.doomed | gone,
         blobs=frozenset(it for it in old.blobs if it[0] not in gone) | frozenset(it for it in blobs if it[0] in gone),
+    )
+
+
+def fence_sparing(old: Fence, back: AbstractSet[str]) -> Fence:
+    """The fence after some checkpoints were brought back: they may be leaned on again."""
+    return replace(
+        old, kept=old.kept | frozenset(it for it in back if it <= old.horizon), doomed=old.doomed - frozenset(back)
     )
 
 

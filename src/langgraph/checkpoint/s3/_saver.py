@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from langgraph.checkpoint.s3._stats import Stats
 from langgraph.checkpoint.s3._upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from langgraph.checkpoint.s3.retention import RetentionPolicy, RetentionReport, ThreadPlan
+    from langgraph.checkpoint.s3.retention import Restored, RetentionPolicy, RetentionReport, ThreadPlan
 
 
 class S3Saver(Upkeep):
@@ -417,6 +417,31 @@ class S3Saver(Upkeep):
             BucketNotFound: There is no such bucket. What else fails stands in the report.
         """
         return self._driver.run(self._execution_plan(plans), "execute_retention")
+
+    def undo_prune(self, thread_id: str, *, since: datetime | None = None) -> Restored:
+        """Bring back what prunes and retention took from a thread, as long as the grace lasts; it then reads as before.
+
+        From the trash, or from the versions of a versioned bucket, as the saver's `disposal` says. What whole runs
+        were rolled back with does not come back, nor from the trash a thread deleted by `delete_thread`; on a
+        versioned bucket such a thread does. Not while a prune of that thread is under way.
+
+        A LIST per 1,000 objects; then a COPY for each object from the trash, or a request per 1,000 versions; and two
+        round trips to lift the fences of its namespaces.
+
+        Args:
+            thread_id: The thread.
+            since: Bring back only what went at this time or later, by the store's clock; with a time zone.
+
+        Returns:
+            What came back.
+
+        Raises:
+            InvalidInput: The saver's disposal is "delete", or the bucket is not versioned.
+            Contended: Something vanished from the trash meanwhile.
+            StorageError: S3 refused. On a versioned bucket it takes s3:ListBucketVersions, s3:GetObjectVersion
+                and s3:DeleteObjectVersion.
+        """
+        return self._driver.run(self._undo_plan(thread_id, since), "undo_prune")
 
     # -- the async twins: the same in worker threads -----------------------------------------------
 

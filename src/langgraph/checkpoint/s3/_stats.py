@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from operator import add, sub
 
-from langgraph.checkpoint.s3._requests import Copy, Delete, Get, List, Put, Request
+from langgraph.checkpoint.s3._requests import Copy, Delete, DeleteVersions, Get, List, ListVersions, Put, Request
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Stats:
     """An immutable count. Two snapshots subtract to what happened between them.
 
     Counts what plans ask for: repeated tries of the client and the driver are not in it, nor are
-    the CreateBucket of `setup()`, except in `round_trips`. Bytes are those of object bodies.
+    requests about the bucket itself, except in `round_trips`. Bytes are those of object bodies.
     """
 
     operations: int = 0
@@ -42,8 +42,8 @@ class Stats:
             round_trips=max(map(_round_trips, batch), default=0),
             gets=kinds[Get],
             puts=sum(request.requests for request in batch if isinstance(request, Put)),
-            lists=kinds[List],
-            deletes=kinds[Delete],
+            lists=kinds[List] + kinds[ListVersions],
+            deletes=kinds[Delete] + kinds[DeleteVersions],
             copies=kinds[Copy],
             bytes_sent=sum(len(request.body) for request in batch if isinstance(request, Put)),
             bytes_received=bytes_received,

@@ -6,19 +6,20 @@ Nothing of it is imported before it is first called: a cold start does not need 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from langgraph.checkpoint.s3._keys import THREAD_LIMIT, encode_part
 from langgraph.checkpoint.s3._objects import CheckpointObject
-from langgraph.checkpoint.s3._operations import Operations, texts_of
+from langgraph.checkpoint.s3._operations import Operations, text_of, texts_of
 from langgraph.checkpoint.s3._requests import Plan
 from langgraph.checkpoint.s3._rules import run_goes_on
 from langgraph.checkpoint.s3.errors import CorruptObject, InvalidInput
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.s3._plans.retention import Job, RetentionWalk
-    from langgraph.checkpoint.s3.retention import RetentionPolicy, RetentionReport, ThreadPlan
+    from langgraph.checkpoint.s3.retention import Restored, RetentionPolicy, RetentionReport, ThreadPlan
 
 
 class Application:
@@ -85,11 +86,13 @@ class Upkeep(Operations):
     def _job(self, policy: RetentionPolicy, dry_run: bool) -> Job:
         from langgraph.checkpoint.s3._plans.retention import Job
 
-        return Job(self._root, policy, self._clock() / 1e9, self._head_goes_on, self._trash(), dry_run)
+        return Job(self._root, policy, self._clock() / 1e9, self._head_goes_on, self._trash, dry_run)
 
     def _next_threads_plan(self, walk: RetentionWalk) -> Plan[Sequence[ThreadPlan]]:
         from langgraph.checkpoint.s3._plans.retention import next_threads_plan
 
+        if not walk.job.dry_run:
+            yield from self._check_versioning_plan()
         plans = yield from next_threads_plan(self._codec, walk)
         if not walk.job.dry_run:
             self._forget_changed(plans)
@@ -100,13 +103,33 @@ class Upkeep(Operations):
         from langgraph.checkpoint.s3._plans.retention import do_all_plan
         from langgraph.checkpoint.s3.retention import RetentionReport
 
+        yield from self._check_versioning_plan()
         report = RetentionReport()
-        done = yield from do_all_plan(self._codec, self._root, list(plans), self._trash())
+        done = yield from do_all_plan(self._codec, self._root, list(plans), self._trash)
         self._forget_changed(done)
         for plan in done:
             report.add(plan)
         report.plans = done
         return report
+
+    def _undo_plan(self, thread_id: str, since: datetime | None) -> Plan[Restored]:
+        from langgraph.checkpoint.s3._plans.undo import Thread, undo_trash_plan, undo_versions_plan
+
+        if self._disposal == "delete":
+            raise InvalidInput(
+                "a saver with disposal='delete' leaves nothing to bring back; use the disposal that the thread was "
+                "pruned with, 'versions' or 'trash'."
+            )
+        if since is not None and since.tzinfo is None:
+            raise InvalidInput(f"since {since!r} has no time zone; pass an aware datetime.")
+        part = encode_part(text_of(thread_id, "thread_id"), THREAD_LIMIT)
+        thread = Thread(self._root, part, 0.0 if since is None else since.timestamp())
+        if self._trash is None:
+            yield from self._check_versioning_plan()
+            plan = undo_versions_plan(self._codec, thread)
+        else:
+            plan = undo_trash_plan(self._codec, thread, self._trash)
+        return (yield from self._changing(thread.prefix, plan))
 
     def _forget_changed(self, plans: Sequence[ThreadPlan]) -> None:
         """Nothing that was remembered or read ahead of a thread may outlive what was deleted of it."""

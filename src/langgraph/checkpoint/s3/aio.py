@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from langgraph.checkpoint.s3._upkeep import Upkeep
 from langgraph.checkpoint.s3._weight import is_large
 
 if TYPE_CHECKING:
-    from langgraph.checkpoint.s3.retention import RetentionPolicy, RetentionReport, ThreadPlan
+    from langgraph.checkpoint.s3.retention import Restored, RetentionPolicy, RetentionReport, ThreadPlan
 
 try:
     from langgraph.checkpoint.s3._aioboto import AioBotoDriver, drained
@@ -297,6 +297,10 @@ class AsyncS3Saver(Upkeep):
     async def aexecute_retention(self, plans: Sequence[ThreadPlan]) -> RetentionReport:
         """Do what a dry run of `aapply_retention` has planned. More at `S3Saver.execute_retention`."""
         return await self._driver.run(self._execution_plan(plans), "execute_retention")
+
+    async def aundo_prune(self, thread_id: str, *, since: datetime | None = None) -> Restored:
+        """Bring back what prunes and retention took from a thread. All is told at `S3Saver.undo_prune`."""
+        return await self._driver.run(self._undo_plan(thread_id, since), "undo_prune")
 
     # -- the synchronous twins: the same, for other threads than the loop's ------------------------
 

@@ -131,6 +131,13 @@ class ThreadPlan:
         return "\n".join(lines)
 
 
+class Restored(NamedTuple):
+    """What was brought back: so many checkpoints, and so many objects in all."""
+
+    checkpoints: int
+    objects: int
+
+
 @dataclass
 class RetentionReport:
     """What was done, or with `dry_run` would be.

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from langgraph.checkpoint.s3._keys import (
     Namespace,
     has_descending_key,
+    in_trash,
     is_folder_part,
     parse_marker,
     runs_prefix,
@@ -15,9 +16,9 @@ from langgraph.checkpoint.s3._keys import (
 )
 from langgraph.checkpoint.s3._objects import Codec, Fence
 from langgraph.checkpoint.s3._plans.folders import Folder, group
-from langgraph.checkpoint.s3._plans.sweep import Sweep, sweep_plan
+from langgraph.checkpoint.s3._plans.sweep import Sweep, raise_fence_plan, sweep_plan
 from langgraph.checkpoint.s3._requests import Entry, List, Plan, delete_all, each, list_all, list_folders, list_page
-from langgraph.checkpoint.s3._rules import Live, dooms, fence_dooming, fence_keeping
+from langgraph.checkpoint.s3._rules import Live, dooms, fence_dooming, fence_keeping, live
 
 NAMESPACES = 16
 """Namespaces to work on together."""
@@ -52,11 +53,12 @@ def _keep_latest(ns: Namespace, trash: str | None) -> Sweep:
     return Sweep(listing, "", condemned, fence, trash)
 
 
-def delete_runs_plan(codec: Codec, root: str, run_ids: Sequence[str]) -> Plan[None]:
+def delete_runs_plan(codec: Codec, root: str, run_ids: Sequence[str], trash: str | None = None) -> Plan[None]:
     """Delete the checkpoints that some runs wrote, in whatever threads, with their writes and values.
 
     The runs' markers tell which. Of each namespace concerned, only the part from its newest checkpoint
     down to the oldest one that goes is listed and read, as only newer checkpoints can depend on it.
+    What a prune has left of them in the `trash` goes too: it must not come back.
     """
     spaces: dict[Namespace, set[str]] = {}
     markers: list[str] = []
@@ -70,15 +72,33 @@ def delete_runs_plan(codec: Codec, root: str, run_ids: Sequence[str]) -> Plan[No
     work = list(spaces.items())
     for start in range(0, len(work), NAMESPACES):
         some = work[start : start + NAMESPACES]
-        _ = yield from each([sweep_plan(codec, ns, _without(ns, ids)) for ns, ids in some])
+        _ = yield from each([_roll_back_plan(codec, ns, ids) for ns, ids in some])
+        if trash is not None:
+            _ = yield from each([_empty_trash_plan(ns, ids, trash) for ns, ids in some])
     yield from delete_all(markers)
+
+
+def _roll_back_plan(codec: Codec, ns: Namespace, ids: AbstractSet[str]) -> Plan[None]:
+    swept = yield from sweep_plan(codec, ns, _without(ns, ids))
+    if not swept:  # a prune was here before: an undo must know all the same
+        yield from raise_fence_plan(codec, ns, lambda old: fence_dooming(old, ids, live([])))
+
+
+def _empty_trash_plan(ns: Namespace, ids: AbstractSet[str], trash: str) -> Plan[None]:
+    entries, _ = yield from list_all(in_trash(ns.root, trash, ns.checkpoints))
+    found = [(it.key, ns.locate(ns.root + it.key[len(trash) :])) for it in entries]
+    yield from delete_all([key for key, it in found if it is not None and it.checkpoint_id in ids])
 
 
 def _without(ns: Namespace, ids: AbstractSet[str]) -> Sweep:
     def condemned(folders: Sequence[Folder], _: Fence) -> AbstractSet[str]:
         return {folder.id for folder in folders} & ids
 
-    return Sweep(lambda: _down_to_plan(ns, min(ids)), min(ids), condemned, fence_dooming)
+    def fence(old: Fence, doomed: AbstractSet[str], keep: Live) -> Fence:
+        # Those too that a prune has taken before: by this an undo knows that they are not to come back.
+        return fence_dooming(old, doomed | ids, keep)
+
+    return Sweep(lambda: _down_to_plan(ns, min(ids)), min(ids), condemned, fence)
 
 
 def _down_to_plan(ns: Namespace, oldest: str) -> Plan[list[Folder]]:

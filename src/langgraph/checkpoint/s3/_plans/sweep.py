@@ -88,11 +88,11 @@ class Survey:
         return over
 
 
-def sweep_plan(codec: Codec, ns: Namespace, sweep: Sweep) -> Plan[None]:
-    """Delete what a sweep condemns of one namespace: pack, fence, list again, delete."""
+def sweep_plan(codec: Codec, ns: Namespace, sweep: Sweep) -> Plan[bool]:
+    """Delete what a sweep condemns of one namespace: pack, fence, list again, delete. Tells whether anything was."""
     first = yield from survey_plan(codec, ns, sweep)
     if not first.doomed:
-        return
+        return False
     yield from _pack_plan(codec, ns, first.folders, first.staying, first.doomed)
     yield from raise_fence_plan(codec, ns, lambda old: sweep.fence(old, first.doomed, live(first.staying)))
     again = yield from sweep.listing()
@@ -104,17 +104,21 @@ def sweep_plan(codec: Codec, ns: Namespace, sweep: Sweep) -> Plan[None]:
     if not last.staying:
         going.append(ns.latest)  # else it would speak of a checkpoint for ever that is gone
     yield from _dispose_plan(ns.root, going, sweep.trash)
+    return True
 
 
 def _dispose_plan(root: str, keys: Sequence[str], trash: str | None) -> Plan[None]:
     """Delete keys; with `trash`, once there is a copy of each of them below it."""
-    if trash is not None:
-        for start in range(0, len(keys), COPIES):
-            _ = yield from copy_all([(key, in_trash(root, trash, key)) for key in keys[start : start + COPIES]])
     # Two steps: S3 deletes the keys of one request in any order, and a reader that follows the chain must
-    # not meet an ancestor that is still there while its writes are not.
-    yield from delete_all([key for key in keys if is_checkpoint(key)])
-    yield from delete_all([key for key in keys if not is_checkpoint(key)])
+    # not meet an ancestor that is still there while its writes are not. The copies are made in this order too:
+    # a rule that empties the trash by age must not leave a checkpoint there without what it points to.
+    steps = [key for key in keys if is_checkpoint(key)], [key for key in keys if not is_checkpoint(key)]
+    if trash is not None:
+        for some in steps:
+            for start in range(0, len(some), COPIES):
+                _ = yield from copy_all([(key, in_trash(root, trash, key)) for key in some[start : start + COPIES]])
+    for some in steps:
+        yield from delete_all(some)
 
 
 def survey_plan(codec: Codec, ns: Namespace, sweep: Sweep) -> Plan[Survey]:

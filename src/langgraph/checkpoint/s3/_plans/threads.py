@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from langgraph.checkpoint.s3._keys import (
     THREAD_LIMIT,
     encode_part,
+    in_trash,
     is_checkpoint,
     is_ours,
     thread_name,
@@ -23,8 +24,8 @@ COPIES = 256
 """Objects to copy in one batch. The server copies; the driver's pool bounds how many at a time."""
 
 
-def delete_thread_plan(root: str, thread_id: str) -> Plan[None]:
-    """Delete everything that this saver stored of a thread.
+def delete_thread_plan(root: str, thread_id: str, trash: str | None = None) -> Plan[None]:
+    """Delete everything that this saver stored of a thread, and what prunes have left of it in the `trash`.
 
     One round trip per 1,000 objects listed and one per 1,000 deleted. Stopped halfway, a thread of more
     than 1,000 checkpoints is left without its oldest ones.
@@ -33,6 +34,9 @@ def delete_thread_plan(root: str, thread_id: str) -> Plan[None]:
     part = encode_part(thread_id, THREAD_LIMIT)
     keys = [entry.key for entry in entries if is_ours(root, part, entry.key)]
     yield from delete_all(checkpoints_first(keys))
+    if trash is not None:
+        entries, _ = yield from list_all(in_trash(root, trash, thread_prefix(root, thread_id)))
+        yield from delete_all(checkpoints_first([entry.key for entry in entries]))
 
 
 def checkpoints_first(keys: Sequence[str]) -> list[str]:
