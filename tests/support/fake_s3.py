@@ -9,6 +9,7 @@ import threading
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -25,6 +26,7 @@ from langgraph.checkpoint.s3._requests import (
     Get,
     GetLifecycle,
     GetVersioning,
+    Lifecycle,
     List,
     ListVersions,
     Page,
@@ -80,7 +82,7 @@ class FakeS3:
         self.conditional = conditional
         self.exists = exists
         self.versioned = False
-        self.lifecycle: Sequence[Mapping[str, Any]] = ()
+        self.lifecycle = Lifecycle(())
         self.now = 1_700_000_000.0
         self.log: list[Request] = []
         self.lock = threading.RLock()
@@ -180,9 +182,9 @@ class FakeS3:
             if isinstance(request, GetVersioning):
                 return self.versioned
             if isinstance(request, GetLifecycle):
-                return list(self.lifecycle)
+                return self.lifecycle
             if isinstance(request, PutLifecycle):
-                self.lifecycle = [dict(rule) for rule in request.rules]
+                self.lifecycle = deepcopy(request.lifecycle)
                 return None
             if isinstance(request, Put):
                 return self._put(request)

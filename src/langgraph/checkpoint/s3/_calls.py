@@ -38,6 +38,7 @@ from langgraph.checkpoint.s3._requests import (
     Get,
     GetLifecycle,
     GetVersioning,
+    Lifecycle,
     List,
     ListVersions,
     Page,
@@ -316,8 +317,8 @@ class Calls:
             case ListVersions(prefix, token):
                 after = {} if token is None else {"KeyMarker": token[0], "VersionIdMarker": token[1]}
                 return {"Prefix": prefix, **after}
-            case PutLifecycle(rules):
-                return {"LifecycleConfiguration": {"Rules": list(rules)}}
+            case PutLifecycle(lifecycle):
+                return {**lifecycle.rest, "LifecycleConfiguration": {"Rules": list(lifecycle.rules)}}
             case Copy(source, target):
                 return {**self.put_object_args, "Key": target, "CopySource": {"Bucket": self.bucket, "Key": source}}
             case CreateBucket() if region not in (None, "us-east-1", "aws-global"):
@@ -384,7 +385,7 @@ class Calls:
             case GetVersioning():
                 return answer.get("Status") == "Enabled"
             case GetLifecycle():
-                return answer["Rules"]
+                return Lifecycle(answer["Rules"], _only(answer, "TransitionDefaultMinimumObjectSize"))
         return None
 
     def refusal(self, request: Request, error: ClientError) -> Any:
@@ -407,7 +408,7 @@ class Calls:
             case CreateBucket() if code_of(error) == "BucketAlreadyOwnedByYou":
                 return None
             case GetLifecycle() if code_of(error) == "NoSuchLifecycleConfiguration":
-                return []
+                return Lifecycle(())
         raise self.explain(request, error) from error
 
     def explain(self, request: Request, error: Exception) -> S3SaverError:

@@ -10,6 +10,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -85,6 +86,7 @@ class Operations(BaseCheckpointSaver[str]):
         max_object_bytes: int,
         cache_bytes: int,
         disposal: Disposal,
+        expire_after: timedelta | None,
     ) -> None:
         super().__init__(serde=serde)
         if not _is_bucket(bucket):
@@ -113,6 +115,7 @@ class Operations(BaseCheckpointSaver[str]):
         self._disposal: Disposal = disposal
         self._trash = trash_of(self._root) if disposal == "trash" else None  # where a copy of what is pruned is left
         self._versioned = False  # as far as is known
+        self._expire_after = _checked_life(expire_after, self._root)
         self._memory = Memory()
         self._trail = Trail()
         self._ahead = ReadAhead()
@@ -122,7 +125,7 @@ class Operations(BaseCheckpointSaver[str]):
 
     # -- plans -------------------------------------------------------------------------------------
 
-    def _setup_plan(self, create_bucket: bool) -> Plan[None]:
+    def _reach_plan(self, create_bucket: bool) -> Plan[None]:
         # Not HeadBucket: its answers have no body, by which to know an S3 server and the reason of a refusal; and a
         # policy that is confined to the prefix does not allow it.
         try:
@@ -446,6 +449,17 @@ def _is_bucket(it: object) -> bool:
 def _check_number(name: str, it: object) -> None:
     if not isinstance(it, int):
         raise InvalidInput(f"{name} has to be a whole number, not {it!r}.")
+
+
+def _checked_life(expire_after: timedelta | None, root: str) -> timedelta | None:
+    given: object = expire_after
+    if given is None:
+        return None
+    if not isinstance(given, timedelta) or given <= timedelta(0):
+        raise InvalidInput(f"expire_after must be a timedelta above zero, not {given!r}.")
+    if not root:
+        raise InvalidInput("expire_after needs a prefix: its lifecycle rule would delete whatever is in the bucket.")
+    return given
 
 
 def texts_of(ids: Sequence[str], name: str) -> list[str]:

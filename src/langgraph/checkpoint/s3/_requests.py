@@ -191,15 +191,23 @@ class GetVersioning:
 
 
 @dataclass(frozen=True)
+class Lifecycle:
+    """A bucket's lifecycle configuration: its rules as S3 has them, and what else it says, by botocore's names."""
+
+    rules: Sequence[Mapping[str, Any]]
+    rest: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class GetLifecycle:
-    """GetBucketLifecycleConfiguration. Reply: the bucket's rules as S3 has them, none if there is no configuration."""
+    """GetBucketLifecycleConfiguration. Reply: a `Lifecycle`, without rules if there is none."""
 
 
 @dataclass(frozen=True)
 class PutLifecycle:
     """PutBucketLifecycleConfiguration, which replaces all rules. Reply: None."""
 
-    rules: Sequence[Mapping[str, Any]] = field(repr=False)
+    lifecycle: Lifecycle = field(repr=False)
 
 
 Request: TypeAlias = (

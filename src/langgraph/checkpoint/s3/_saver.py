@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -31,8 +32,10 @@ from langgraph.checkpoint.s3._operations import (
 )
 from langgraph.checkpoint.s3._stats import Stats
 from langgraph.checkpoint.s3._upkeep import Upkeep
+from langgraph.checkpoint.s3.errors import LifecycleWarning
 
 if TYPE_CHECKING:
+    from langgraph.checkpoint.s3.lifecycle import Finding, Rule
     from langgraph.checkpoint.s3.retention import Restored, RetentionPolicy, RetentionReport, ThreadPlan
 
 
@@ -66,6 +69,10 @@ class S3Saver(Upkeep):
             versioning, where it can be brought back; "trash", a copy is left beside the prefix, below
             "{prefix}-trash/", from where it can be brought back on any bucket. Whole threads that are deleted by
             `delete_thread`, and what `delete_for_runs` deletes, go at once.
+        expire_after: Let S3 itself delete what is old, by one lifecycle rule and without any sweeper: a thread that is
+            not used for this long vanishes as a whole, and of one in use whatever its newest checkpoint does not
+            need, once it is twice as old. `put` stores again what it inherits and what gets old. Needs a prefix, and
+            the rule that `apply_lifecycle()` makes.
         put_object_args: Further arguments for PutObject and CopyObject, such as
             `{"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": ...}` or `{"StorageClass": ...}`.
 
@@ -90,6 +97,7 @@ class S3Saver(Upkeep):
         max_object_bytes: int = MAX_OBJECT_BYTES,
         cache_bytes: int = CACHE_BYTES,
         disposal: Disposal = "delete",
+        expire_after: timedelta | None = None,
         put_object_args: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(
@@ -102,6 +110,7 @@ class S3Saver(Upkeep):
             max_object_bytes=max_object_bytes,
             cache_bytes=cache_bytes,
             disposal=disposal,
+            expire_after=expire_after,
         )
         self._driver = BotoDriver(
             bucket,
@@ -139,7 +148,8 @@ class S3Saver(Upkeep):
     def setup(self, *, create_bucket: bool = False) -> None:
         """Check that the bucket can be reached. Nobody has to call it; calling it again does no harm.
 
-        One round trip: a LIST of one key below the prefix, which the policy of any reader allows.
+        Two round trips: a LIST of one key below the prefix, which the policy of any reader allows; then the bucket's
+        lifecycle rules are read, if the policy allows it, and one that endangers threads is warned of.
 
         Args:
             create_bucket: Make the bucket if it does not exist. One more round trip, and s3:CreateBucket is needed.
@@ -147,8 +157,12 @@ class S3Saver(Upkeep):
         Raises:
             BucketNotFound: There is no such bucket.
             AccessDenied: The credentials do not allow to look.
+
+        Warns:
+            LifecycleWarning: As `check_lifecycle` finds it.
         """
-        self._driver.run(self._setup_plan(create_bucket), "setup")
+        for finding in self._driver.run(self._setup_plan(create_bucket), "setup"):
+            warnings.warn(str(finding), LifecycleWarning, stacklevel=2)
 
     def close(self) -> None:
         """Close the connections that were made here. The saver can be used again; it makes new ones."""
@@ -442,6 +456,39 @@ class S3Saver(Upkeep):
                 and s3:DeleteObjectVersion.
         """
         return self._driver.run(self._undo_plan(thread_id, since), "undo_prune")
+
+    def apply_lifecycle(self, rules: Sequence[Rule] | None = None) -> Sequence[Rule]:
+        """Bring lifecycle rules into the bucket's configuration, and leave all others in it as they are.
+
+        Rules of the same id are replaced, and those of this saver that it wants no more are taken out. S3 has no way
+        to do this in one step: what somebody else changes at the very same time may be lost. Two or three round trips.
+
+        Args:
+            rules: By default those of `lifecycle_rules()`.
+
+        Returns:
+            All rules that the bucket now has.
+
+        Raises:
+            InvalidInput: A rule has no id, or there are too many.
+            AccessDenied: It takes s3:GetLifecycleConfiguration and s3:PutLifecycleConfiguration.
+            StorageError: S3 refused; or the server did not keep a rule as it was given.
+        """
+        return self._driver.run(self._apply_lifecycle_plan(rules), "apply_lifecycle")
+
+    def check_lifecycle(self) -> Sequence[Finding]:
+        """Find rules of the bucket that would delete live objects, or archive them. One round trip.
+
+        Rules that only apply to objects with a tag are none: this package tags nothing.
+
+        Returns:
+            For each such rule what it does, and which threads it endangers. With `expire_after`, a rule that lets
+            objects live for twice as long is none.
+
+        Raises:
+            AccessDenied: It takes s3:GetLifecycleConfiguration.
+        """
+        return self._driver.run(self._check_lifecycle_plan(), "check_lifecycle")
 
     # -- the async twins: the same in worker threads -----------------------------------------------
 

@@ -1,25 +1,30 @@
-"""Upkeep of what is stored, as plans: retention for now and then, which no run waits for.
+"""Upkeep of what is stored, as plans: retention, undoing it, lifecycle rules. No run waits for any of it.
 
 Nothing of it is imported before it is first called: a cold start does not need it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.s3._keys import THREAD_LIMIT, encode_part
 from langgraph.checkpoint.s3._objects import CheckpointObject
 from langgraph.checkpoint.s3._operations import Operations, text_of, texts_of
-from langgraph.checkpoint.s3._requests import Plan
+from langgraph.checkpoint.s3._requests import GetLifecycle, Lifecycle, Plan, PutLifecycle
 from langgraph.checkpoint.s3._rules import run_goes_on
-from langgraph.checkpoint.s3.errors import CorruptObject, InvalidInput
+from langgraph.checkpoint.s3.errors import CorruptObject, InvalidInput, StorageError
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.s3._plans.retention import Job, RetentionWalk
+    from langgraph.checkpoint.s3.lifecycle import Finding, Rule, Wanted
     from langgraph.checkpoint.s3.retention import Restored, RetentionPolicy, RetentionReport, ThreadPlan
+
+
+logger = logging.getLogger("langgraph.checkpoint.s3")
 
 
 class Application:
@@ -111,6 +116,77 @@ class Upkeep(Operations):
             report.add(plan)
         report.plans = done
         return report
+
+    # -- lifecycle rules ---------------------------------------------------------------------------
+
+    def _setup_plan(self, create_bucket: bool) -> Plan[Sequence[Finding]]:
+        """See that the bucket can be reached, and whether its rules endanger threads; nobody need be allowed to ask."""
+        yield from self._reach_plan(create_bucket)
+        try:
+            return (yield from self._check_lifecycle_plan())
+        except StorageError as error:
+            logger.info("the lifecycle rules could not be checked: %s", error)
+            return ()
+
+    def _check_lifecycle_plan(self) -> Plan[Sequence[Finding]]:
+        from langgraph.checkpoint.s3.lifecycle import check
+
+        (there,) = yield [GetLifecycle()]
+        return check(self._wanted(), there.rules)
+
+    def _apply_lifecycle_plan(self, rules: Sequence[Rule] | None) -> Plan[Sequence[Rule]]:
+        from langgraph.checkpoint.s3.lifecycle import lacking, merge
+
+        wanted = self._wanted()
+        given = self.lifecycle_rules() if rules is None else rules
+        (there,) = yield [GetLifecycle()]
+        merged = merge(wanted, there.rules, given)
+        if merged != list(there.rules):
+            _ = yield [PutLifecycle(Lifecycle(merged, there.rest))]
+            (there,) = yield [GetLifecycle()]
+        if lost := lacking(there.rules, given):
+            raise StorageError(
+                f"s3://{self.bucket} has not kept the lifecycle rules {', '.join(map(repr, lost))} as they were given; "
+                "this server does not know all of them. Look at what it has, and take out what it dropped."
+            )
+        return list(there.rules)
+
+    def lifecycle_rules(
+        self,
+        *,
+        grace: timedelta = timedelta(days=30),
+        uploads: timedelta = timedelta(days=7),
+        transitions: Mapping[str, timedelta] | None = None,
+    ) -> list[dict[str, Any]]:
+        """The lifecycle rules that this saver wants on its bucket. Costs no request.
+
+        They apply to its prefix, and begin with "langgraph-s3saver-" by their ids: unfinished uploads go; with
+        `disposal="trash"` the trash is emptied; with `disposal="versions"` noncurrent versions go, and markers with
+        nothing left below them; with `expire_after` everything goes that is twice as old.
+
+        Args:
+            grace: How long what was pruned can be brought back. Rules count in days; this is rounded up.
+            uploads: When parts of uploads that were begun and never ended go.
+            transitions: Storage classes, with the age at which all objects move there, such as
+                `{"INTELLIGENT_TIERING": timedelta(0)}`. Only those that can be read at once. S3 leaves objects of
+                less than 128 KB where they are.
+
+        Returns:
+            The rules as boto3's `put_bucket_lifecycle_configuration` takes them.
+
+        Raises:
+            InvalidInput: An age is negative, or what lies in a storage class cannot be read at once.
+        """
+        from langgraph.checkpoint.s3.lifecycle import rules_for
+
+        return rules_for(self._wanted(), grace, uploads, transitions)
+
+    def _wanted(self) -> Wanted:
+        from langgraph.checkpoint.s3.lifecycle import Wanted
+
+        return Wanted(self._root, self._disposal, self._expire_after)
+
+    # -- undo --------------------------------------------------------------------------------------
 
     def _undo_plan(self, thread_id: str, since: datetime | None) -> Plan[Restored]:
         from langgraph.checkpoint.s3._plans.undo import Thread, undo_trash_plan, undo_versions_plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -31,8 +32,10 @@ from langgraph.checkpoint.s3._operations import (
 from langgraph.checkpoint.s3._stats import Stats
 from langgraph.checkpoint.s3._upkeep import Upkeep
 from langgraph.checkpoint.s3._weight import is_large
+from langgraph.checkpoint.s3.errors import LifecycleWarning
 
 if TYPE_CHECKING:
+    from langgraph.checkpoint.s3.lifecycle import Finding, Rule
     from langgraph.checkpoint.s3.retention import Restored, RetentionPolicy, RetentionReport, ThreadPlan
 
 try:
@@ -87,6 +90,7 @@ class AsyncS3Saver(Upkeep):
         cache_bytes: Bytes, compressed, of objects to keep in memory: what was just read or written need not be read
             again while a listing still names it. 0 keeps none.
         disposal: What becomes of what is pruned: "delete", "versions" or "trash"; see `S3Saver`.
+        expire_after: Let S3 itself delete what is old; see `S3Saver`.
         put_object_args: Further arguments for PutObject and CopyObject, such as
             `{"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": ...}` or `{"StorageClass": ...}`.
 
@@ -112,6 +116,7 @@ class AsyncS3Saver(Upkeep):
         max_object_bytes: int = MAX_OBJECT_BYTES,
         cache_bytes: int = CACHE_BYTES,
         disposal: Disposal = "delete",
+        expire_after: timedelta | None = None,
         put_object_args: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(
@@ -124,6 +129,7 @@ class AsyncS3Saver(Upkeep):
             max_object_bytes=max_object_bytes,
             cache_bytes=cache_bytes,
             disposal=disposal,
+            expire_after=expire_after,
         )
         self._driver = AioBotoDriver(
             bucket,
@@ -159,7 +165,8 @@ class AsyncS3Saver(Upkeep):
     async def setup(self, *, create_bucket: bool = False) -> None:
         """Check that the bucket can be reached. Nobody has to call it; calling it again does no harm.
 
-        One round trip: a LIST of one key below the prefix, which the policy of any reader allows.
+        Two round trips: a LIST of one key below the prefix, which the policy of any reader allows; then the bucket's
+        lifecycle rules are read, if the policy allows it, and one that endangers threads is warned of.
 
         Args:
             create_bucket: Make the bucket if it does not exist. One more round trip, and s3:CreateBucket is needed.
@@ -167,8 +174,12 @@ class AsyncS3Saver(Upkeep):
         Raises:
             BucketNotFound: There is no such bucket.
             AccessDenied: The credentials do not allow to look.
+
+        Warns:
+            LifecycleWarning: As `acheck_lifecycle` finds it.
         """
-        await self._driver.run(self._setup_plan(create_bucket), "setup")
+        for finding in await self._driver.run(self._setup_plan(create_bucket), "setup"):
+            warnings.warn(str(finding), LifecycleWarning, stacklevel=2)
 
     async def aclose(self) -> None:
         """Close the running loop's client, if it was made here. The saver can be used again; it makes a new one.
@@ -301,6 +312,14 @@ class AsyncS3Saver(Upkeep):
     async def aundo_prune(self, thread_id: str, *, since: datetime | None = None) -> Restored:
         """Bring back what prunes and retention took from a thread. All is told at `S3Saver.undo_prune`."""
         return await self._driver.run(self._undo_plan(thread_id, since), "undo_prune")
+
+    async def aapply_lifecycle(self, rules: Sequence[Rule] | None = None) -> Sequence[Rule]:
+        """Bring lifecycle rules into the bucket's configuration. All is told at `S3Saver.apply_lifecycle`."""
+        return await self._driver.run(self._apply_lifecycle_plan(rules), "apply_lifecycle")
+
+    async def acheck_lifecycle(self) -> Sequence[Finding]:
+        """Find rules of the bucket that would delete live objects, or archive them. One round trip."""
+        return await self._driver.run(self._check_lifecycle_plan(), "check_lifecycle")
 
     # -- the synchronous twins: the same, for other threads than the loop's ------------------------
 

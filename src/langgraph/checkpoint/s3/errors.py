@@ -79,3 +79,7 @@ class Contended(S3SaverError):
     """Another process kept changing the same thing. Nothing was lost; try again."""
 
     kind = "contended"
+
+
+class LifecycleWarning(UserWarning):
+    """A lifecycle rule of the bucket would delete or archive live objects. Warned of by `setup()`."""
