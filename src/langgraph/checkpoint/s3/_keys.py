@@ -104,6 +104,15 @@ def has_descending_key(checkpoint_id: str) -> bool:
     return _UUID.fullmatch(checkpoint_id) is not None
 
 
+def time_of(checkpoint_id: str) -> float | None:
+    """When an id was made, in seconds since 1970, if it is a UUID of version 6, as LangGraph's are (RFC 9562, 5.6)."""
+    if not has_descending_key(checkpoint_id) or checkpoint_id[14] != "6":
+        return None
+    digits = checkpoint_id.replace("-", "")
+    ticks = int(digits[:12] + digits[13:16], 16)  # of 100 ns, since the Gregorian calendar began
+    return ticks / 10_000_000 - 12_219_292_800
+
+
 def encode_id(checkpoint_id: str) -> str:
     """The name of a checkpoint's folder: `{desc}.{checkpoint_id}`."""
     if has_descending_key(checkpoint_id):

@@ -74,7 +74,8 @@ class CheckpointObject:
     far back does this checkpoint depend on its ancestors. `blank` names all channels that have a version
     and no value; one that has not even a version has no history. `marks` names some of the ancestors,
     newest first, each `MARK_EVERY` super-steps or more from the next, so that a long chain can be listed
-    in parallel; `steps` counts from the newest mark.
+    in parallel; `steps` counts from the newest mark. `since` is when the oldest of what this checkpoint
+    depends on was stored, in seconds since 1970; 0 where nobody has to know.
     """
 
     thread: str
@@ -88,6 +89,7 @@ class CheckpointObject:
     blank: Sequence[str] = ()
     marks: Sequence[str] = ()
     steps: int = 0
+    since: float = 0.0
 
     @property
     def depth(self) -> int:
@@ -203,6 +205,7 @@ class Codec:
             "blank": list(it.blank),
             "marks": list(it.marks),
             "steps": it.steps,
+            **({"since": it.since} if it.since else {}),
         }
         contents: list[Any] = [value.content for value in inline.values()]
         return self._pack("checkpoint", header, [it.state, it.metadata, *contents])
@@ -311,6 +314,7 @@ class Codec:
                 blank=header["blank"],
                 marks=header["marks"],
                 steps=header["steps"],
+                since=header.get("since", 0.0),
             )
 
         return self._reader("checkpoint", ns, checkpoint_id, decode)

@@ -36,6 +36,7 @@ from langgraph.checkpoint.s3._plans.delta import get_history_plan
 from langgraph.checkpoint.s3._plans.listing import Selection, Walk, next_page_plan
 from langgraph.checkpoint.s3._plans.prune import delete_runs_plan, prune_thread_plan
 from langgraph.checkpoint.s3._plans.read import Loaded, get_exact_plan, get_latest_plan
+from langgraph.checkpoint.s3._plans.renew import Life
 from langgraph.checkpoint.s3._plans.threads import copy_thread_plan, delete_thread_plan
 from langgraph.checkpoint.s3._plans.write import Draft, Settings, put_manifest_plan, put_plan, put_writes_plan
 from langgraph.checkpoint.s3._requests import CreateBucket, GetVersioning, List, Plan, list_page
@@ -158,9 +159,9 @@ class Operations(BaseCheckpointSaver[str]):
         likely = checkpoint_id or self._memory.newest(ns)
         warm = likely is not None and ns.checkpoint(likely) in self._cache
         if checkpoint_id is None:
-            plan = get_latest_plan(self._codec, ns, warm)
+            plan = get_latest_plan(self._codec, ns, warm, self._oldest())
         else:
-            plan = get_exact_plan(self._codec, ns, checkpoint_id, warm)
+            plan = get_exact_plan(self._codec, ns, checkpoint_id, warm, self._oldest())
         return (yield from through_cache(plan, self._cache))
 
     def _walk_on_plan(self, ns: Namespace, checkpoint_id: str) -> Plan[Loaded | None]:
@@ -171,7 +172,9 @@ class Operations(BaseCheckpointSaver[str]):
         ticket = self._ahead.begin(ns)
         read: list[Loaded] = []
         try:
-            plan = through_cache(read_ahead_plan(self._codec, ns, checkpoint_id, distance), Cache(AHEAD_BYTES))
+            plan = through_cache(
+                read_ahead_plan(self._codec, ns, checkpoint_id, distance, self._oldest()), Cache(AHEAD_BYTES)
+            )
             read = yield from through_cache(plan, self._cache)
         finally:
             self._ahead.end(ticket, read[1:])
@@ -189,7 +192,7 @@ class Operations(BaseCheckpointSaver[str]):
         parent = self._memory.recall(ns, at.id)
         draft = self._draft(at, checkpoint, get_checkpoint_metadata(config, metadata), new_versions)
         stretch = self._trail.due(ns, at.id, draft.deltas, self._settings.packing)
-        plan = put_plan(self._codec, ns, draft, parent, self._settings, stretch)
+        plan = put_plan(self._codec, ns, draft, parent, self._settings, stretch, self._life())
         result = yield from self._changing(ns.base, through_cache(plan, self._cache))
         stored = result.checkpoint
         self._memory.remember(ns, stored)
@@ -295,7 +298,7 @@ class Operations(BaseCheckpointSaver[str]):
         def accept(metadata: Typed) -> bool:
             return matches(filter, serde.loads_typed(metadata))
 
-        selection = Selection(thread, ns, checkpoint_id, _before(before), accept if filter else None)
+        selection = Selection(thread, ns, checkpoint_id, _before(before), accept if filter else None, self._oldest())
         return Walk(selection, self._root, limit)
 
     def _page_plan(self, walk: Walk) -> Plan[list[CheckpointTuple]]:
@@ -311,7 +314,8 @@ class Operations(BaseCheckpointSaver[str]):
 
     def _copy_thread_plan(self, source_thread_id: str, target_thread_id: str) -> Plan[None]:
         source, target = text_of(source_thread_id, "thread_id"), text_of(target_thread_id, "thread_id")
-        plan = copy_thread_plan(self.bucket, self._root, source, target)
+        reach = self._expire_after.total_seconds() / 2 if self._expire_after else 0.0
+        plan = copy_thread_plan(self._codec, self._root, source, target, self._oldest(), reach)
         yield from self._changing(thread_prefix(self._root, target), plan)
 
     def _prune_plan(self, thread_ids: Sequence[str], strategy: str) -> Plan[None]:
@@ -322,10 +326,17 @@ class Operations(BaseCheckpointSaver[str]):
             yield from self._check_versioning_plan()
         for thread in threads:
             if strategy == "keep_latest":
-                plan = prune_thread_plan(self._codec, self._root, thread, self._trash)
+                plan = prune_thread_plan(self._codec, self._root, thread, self._trash, self._oldest())
                 yield from self._changing(thread_prefix(self._root, thread), plan)
             else:
                 yield from self._delete_thread_plan(thread)
+
+    def _oldest(self) -> float:
+        """When what can be read was stored at the earliest, in seconds since 1970."""
+        return 0.0 if self._expire_after is None else self._clock() / 1e9 - self._expire_after.total_seconds()
+
+    def _life(self) -> Life | None:
+        return None if self._expire_after is None else Life(self._clock() / 1e9, self._expire_after.total_seconds())
 
     def _check_versioning_plan(self) -> Plan[None]:
         """See that what is going to be deleted can be brought back, if it is to. A round trip, once."""
@@ -340,14 +351,16 @@ class Operations(BaseCheckpointSaver[str]):
 
     def _delete_for_runs_plan(self, run_ids: Sequence[str]) -> Plan[None]:
         runs = texts_of(run_ids, "run_ids")
-        yield from self._changing(self._root, delete_runs_plan(self._codec, self._root, runs, self._trash))
+        yield from self._changing(
+            self._root, delete_runs_plan(self._codec, self._root, runs, self._trash, self._oldest())
+        )
 
     def _delta_plan(self, config: RunnableConfig, channels: Sequence[str]) -> Plan[dict[str, DeltaChannelHistory]]:
         at = address(config)
         ns = namespace(self._root, at.thread, at.ns)
         if not channels:
             return {}
-        plan = get_history_plan(self._codec, ns, at.id, list(dict.fromkeys(channels)))
+        plan = get_history_plan(self._codec, ns, at.id, list(dict.fromkeys(channels)), self._oldest())
         histories, links = yield from through_cache(plan, self._cache)
         for link in links:
             self._trail.note(ns, link, leans=True)

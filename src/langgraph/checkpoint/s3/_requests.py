@@ -59,7 +59,7 @@ class Get:
     key: str
     decode: Callable[[Body], Any] = field(default=as_read, repr=False)
     etag: str = field(default="", repr=False)
-    version: str = ""
+    version: str = field(default="", repr=False)
 
 
 class Stored(Enum):

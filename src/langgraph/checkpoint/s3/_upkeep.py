@@ -91,7 +91,7 @@ class Upkeep(Operations):
     def _job(self, policy: RetentionPolicy, dry_run: bool) -> Job:
         from langgraph.checkpoint.s3._plans.retention import Job
 
-        return Job(self._root, policy, self._clock() / 1e9, self._head_goes_on, self._trash, dry_run)
+        return Job(self._root, policy, self._clock() / 1e9, self._head_goes_on, self._trash, self._oldest(), dry_run)
 
     def _next_threads_plan(self, walk: RetentionWalk) -> Plan[Sequence[ThreadPlan]]:
         from langgraph.checkpoint.s3._plans.retention import next_threads_plan
@@ -106,11 +106,11 @@ class Upkeep(Operations):
     def _execution_plan(self, plans: Sequence[ThreadPlan]) -> Plan[RetentionReport]:
         """Do what was planned before."""
         from langgraph.checkpoint.s3._plans.retention import do_all_plan
-        from langgraph.checkpoint.s3.retention import RetentionReport
+        from langgraph.checkpoint.s3.retention import RetentionPolicy, RetentionReport
 
         yield from self._check_versioning_plan()
         report = RetentionReport()
-        done = yield from do_all_plan(self._codec, self._root, list(plans), self._trash)
+        done = yield from do_all_plan(self._codec, self._job(RetentionPolicy(), False), list(plans))
         self._forget_changed(done)
         for plan in done:
             report.add(plan)

@@ -203,6 +203,7 @@ def judge(policy: RetentionPolicy, namespace: str, found: Iterable[Dated], now: 
 
 UNCOMMITTED = "no checkpoint was put for what lies here, so far"
 OUTLIVED = "it belongs to a task of a checkpoint that is gone or goes"
+EXPIRED = "it is older than expire_after, and cannot be read any more"
 _ORPHAN = "no checkpoint was put for what lies here in a day"
 
 

@@ -23,8 +23,10 @@ KEYS_EACH = 6
 """Keys to ask for per ancestor."""
 
 
-def read_ahead_plan(codec: Codec, ns: Namespace, checkpoint_id: str, count: int) -> Plan[list[Loaded]]:
-    """Read a checkpoint and some that lie behind it, as far as they are there.
+def read_ahead_plan(
+    codec: Codec, ns: Namespace, checkpoint_id: str, count: int, oldest: float = 0.0
+) -> Plan[list[Loaded]]:
+    """Read a checkpoint and some that lie behind it, as far as they are there and were not stored before `oldest`.
 
     To be run through a cache, which keeps what is fetched until it is decoded: two round trips then, and one more
     if there are large values that were stored further back.
@@ -35,7 +37,7 @@ def read_ahead_plan(codec: Codec, ns: Namespace, checkpoint_id: str, count: int)
     folders = group(ns, page.entries)
     if page.token is not None and folders:
         _ = folders.pop()  # it may go on
-    window = _window([it for it in folders if it.committed], count)
+    window = _window([it for it in folders if it.committed and it.modified >= oldest], count)
     if not window:
         return []
     needed = [(ns.checkpoint(it.id), ns.blob(it.id, ""), ns.writes(it.id)) for it in window]

@@ -135,7 +135,7 @@ class _Chain:
 
 
 def get_history_plan(
-    codec: Codec, ns: Namespace, checkpoint_id: str | None, channels: Sequence[str]
+    codec: Codec, ns: Namespace, checkpoint_id: str | None, channels: Sequence[str], oldest: float = 0.0
 ) -> Plan[tuple[dict[str, ChannelHistory], Sequence[Link]]]:
     """The same for a checkpoint by its id, or the newest one. One round trip more, to read it.
 
@@ -150,7 +150,7 @@ def get_history_plan(
     for _ in range(ATTEMPTS):
         if checkpoint_id is None:
             found = yield from find_head_plan(codec, ns)
-            head = found[0] if found is not None else None
+            head = found[0] if found is not None and found[1].modified >= oldest else None
         else:
             head = yield from get(ns.checkpoint(checkpoint_id), codec.read_checkpoint(ns, checkpoint_id))
         if head is None:

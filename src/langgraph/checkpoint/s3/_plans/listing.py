@@ -64,6 +64,7 @@ class Selection:
     id: str | None = None
     before: str | None = None
     accept: Callable[[Typed], bool] | None = None  # by metadata
+    oldest: float = 0.0  # what was stored before, in seconds since 1970, is gone already
 
 
 @dataclass
@@ -76,6 +77,7 @@ class _Source:
 
     ns: Namespace
     before: str | None
+    oldest: float = 0.0
     attempts: int = 1
     settled: bool = False  # a checkpoint of it was read
     seen: list[str] | None = None  # the keys of the last time, if there was no checkpoint among them
@@ -130,12 +132,16 @@ class _Source:
 
     def again(self) -> _Source:
         """This source from the top."""
-        return _Source(self.ns, self.before, self.attempts + 1, seen=self.keys)
+        return _Source(self.ns, self.before, self.oldest, self.attempts + 1, seen=self.keys)
 
     def add(self, folders: Sequence[Folder]) -> None:
         """Take folders, newest first."""
         self.keys += [key for folder in folders if not folder.committed for key in folder.keys]
-        self.folders += [it for it in folders if it.committed and (self.before is None or it.id < self.before)]
+        self.folders += [
+            it
+            for it in folders
+            if it.committed and it.modified >= self.oldest and (self.before is None or it.id < self.before)
+        ]
 
 
 @dataclass
@@ -186,7 +192,7 @@ def _find_sources_plan(walk: Walk) -> Plan[list[_Source]]:
     """The namespaces that may hold what is wanted."""
     chosen, root = walk.selection, walk.root
     if chosen.thread is not None and chosen.ns is not None:
-        return [_Source(namespace(root, chosen.thread, chosen.ns), chosen.before)]
+        return [_Source(namespace(root, chosen.thread, chosen.ns), chosen.before, chosen.oldest)]
     if chosen.thread is not None:
         threads = [encode_part(chosen.thread, THREAD_LIMIT)]
     else:
@@ -196,7 +202,8 @@ def _find_sources_plan(walk: Walk) -> Plan[list[_Source]]:
         some = threads[start : start + SOURCES]
         found = yield from each([list_folders(f"{root}{thread}/") for thread in some])
         for thread, parts in zip(some, found, strict=True):
-            sources += [_Source(Namespace(root, thread, part), chosen.before) for part in parts if is_folder_part(part)]
+            spaces = [Namespace(root, thread, part) for part in parts if is_folder_part(part)]
+            sources += [_Source(ns, chosen.before, chosen.oldest) for ns in spaces]
     return sources
 
 

@@ -24,18 +24,20 @@ NAMESPACES = 16
 """Namespaces to work on together."""
 
 
-def prune_thread_plan(codec: Codec, root: str, thread_id: str, trash: str | None = None) -> Plan[None]:
+def prune_thread_plan(
+    codec: Codec, root: str, thread_id: str, trash: str | None = None, expired: float = 0.0
+) -> Plan[None]:
     """Keep only the newest checkpoint of each namespace of a thread, with all that it depends on."""
     prefix = thread_prefix(root, thread_id)
     parts = [part for part in (yield from list_folders(prefix)) if is_folder_part(part)]
     spaces = [Namespace(root, prefix[len(root) : -1], part) for part in parts]
     for start in range(0, len(spaces), NAMESPACES):
         _ = yield from each(
-            [sweep_plan(codec, ns, _keep_latest(ns, trash)) for ns in spaces[start : start + NAMESPACES]]
+            [sweep_plan(codec, ns, _keep_latest(ns, trash, expired)) for ns in spaces[start : start + NAMESPACES]]
         )
 
 
-def _keep_latest(ns: Namespace, trash: str | None) -> Sweep:
+def _keep_latest(ns: Namespace, trash: str | None, expired: float) -> Sweep:
     def listing() -> Plan[list[Folder]]:
         entries, _ = yield from list_all(ns.checkpoints)
         return group(ns, entries)
@@ -50,10 +52,12 @@ def _keep_latest(ns: Namespace, trash: str | None) -> Sweep:
     def fence(old: Fence, doomed: AbstractSet[str], keep: Live) -> Fence:
         return fence_keeping(old, max(keep.ids | doomed), keep)
 
-    return Sweep(listing, "", condemned, fence, trash)
+    return Sweep(listing, "", condemned, fence, trash, expired)
 
 
-def delete_runs_plan(codec: Codec, root: str, run_ids: Sequence[str], trash: str | None = None) -> Plan[None]:
+def delete_runs_plan(
+    codec: Codec, root: str, run_ids: Sequence[str], trash: str | None = None, expired: float = 0.0
+) -> Plan[None]:
     """Delete the checkpoints that some runs wrote, in whatever threads, with their writes and values.
 
     The runs' markers tell which. Of each namespace concerned, only the part from its newest checkpoint
@@ -72,14 +76,14 @@ def delete_runs_plan(codec: Codec, root: str, run_ids: Sequence[str], trash: str
     work = list(spaces.items())
     for start in range(0, len(work), NAMESPACES):
         some = work[start : start + NAMESPACES]
-        _ = yield from each([_roll_back_plan(codec, ns, ids) for ns, ids in some])
+        _ = yield from each([_roll_back_plan(codec, ns, ids, expired) for ns, ids in some])
         if trash is not None:
             _ = yield from each([_empty_trash_plan(ns, ids, trash) for ns, ids in some])
     yield from delete_all(markers)
 
 
-def _roll_back_plan(codec: Codec, ns: Namespace, ids: AbstractSet[str]) -> Plan[None]:
-    swept = yield from sweep_plan(codec, ns, _without(ns, ids))
+def _roll_back_plan(codec: Codec, ns: Namespace, ids: AbstractSet[str], expired: float) -> Plan[None]:
+    swept = yield from sweep_plan(codec, ns, _without(ns, ids, expired))
     if not swept:  # a prune was here before: an undo must know all the same
         yield from raise_fence_plan(codec, ns, lambda old: fence_dooming(old, ids, live([])))
 
@@ -90,7 +94,7 @@ def _empty_trash_plan(ns: Namespace, ids: AbstractSet[str], trash: str) -> Plan[
     yield from delete_all([key for key, it in found if it is not None and it.checkpoint_id in ids])
 
 
-def _without(ns: Namespace, ids: AbstractSet[str]) -> Sweep:
+def _without(ns: Namespace, ids: AbstractSet[str], expired: float) -> Sweep:
     def condemned(folders: Sequence[Folder], _: Fence) -> AbstractSet[str]:
         return {folder.id for folder in folders} & ids
 
@@ -98,7 +102,7 @@ def _without(ns: Namespace, ids: AbstractSet[str]) -> Sweep:
         # Those too that a prune has taken before: by this an undo knows that they are not to come back.
         return fence_dooming(old, doomed | ids, keep)
 
-    return Sweep(lambda: _down_to_plan(ns, min(ids)), min(ids), condemned, fence)
+    return Sweep(lambda: _down_to_plan(ns, min(ids)), min(ids), condemned, fence, expired=expired)
 
 
 def _down_to_plan(ns: Namespace, oldest: str) -> Plan[list[Folder]]:

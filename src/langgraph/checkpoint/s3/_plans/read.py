@@ -38,11 +38,14 @@ class Loaded:
     body: Body | None = field(repr=False)  # the checkpoint object, if only its copy was read
 
 
-def get_latest_plan(codec: Codec, ns: Namespace, warm: bool = False) -> Plan[Loaded | None]:
-    """Read the newest checkpoint of a namespace. One round trip, two with pending writes or large values."""
+def get_latest_plan(codec: Codec, ns: Namespace, warm: bool = False, oldest: float = 0.0) -> Plan[Loaded | None]:
+    """Read the newest checkpoint of a namespace. One round trip, two with pending writes or large values.
+
+    One that was stored before `oldest` (in seconds since 1970) is gone already.
+    """
     for attempt in range(ATTEMPTS):
         head = yield from find_head_plan(codec, ns, warm)
-        if head is None:
+        if head is None or head[1].modified < oldest:
             return None
         checkpoint, folder = head
         try:
@@ -53,12 +56,19 @@ def get_latest_plan(codec: Codec, ns: Namespace, warm: bool = False) -> Plan[Loa
     return None
 
 
-def get_exact_plan(codec: Codec, ns: Namespace, checkpoint_id: str, warm: bool = False) -> Plan[Loaded | None]:
-    """Read one checkpoint by its id. One round trip, two with pending writes or large values."""
+def get_exact_plan(
+    codec: Codec, ns: Namespace, checkpoint_id: str, warm: bool = False, oldest: float = 0.0
+) -> Plan[Loaded | None]:
+    """Read one checkpoint by its id. One round trip, two with pending writes or large values.
+
+    One that was stored before `oldest` (in seconds since 1970) is gone already.
+    """
     key, read = ns.checkpoint(checkpoint_id), codec.read_checkpoint(ns, checkpoint_id)
     for attempt in range(ATTEMPTS):
         page, *got = yield [List(ns.folder(checkpoint_id)), *([] if warm and not attempt else [Get(key, read)])]
         folder = yield from _folder_plan(ns, checkpoint_id, page)
+        if folder.committed and folder.modified < oldest:
+            return None
         checkpoint = got[0] if got else (yield from get(key, read, folder.keys.get(key, "")))
         if checkpoint is not None and page.token is not None:
             checkpoint = yield from get(key, read)  # still there after the last page, so no page came too late

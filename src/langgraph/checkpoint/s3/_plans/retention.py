@@ -33,6 +33,7 @@ from langgraph.checkpoint.s3._requests import Entry, List, Plan, delete_all, eac
 from langgraph.checkpoint.s3._rules import Live, fence_keeping
 from langgraph.checkpoint.s3.errors import BucketNotFound, Contended, S3SaverError
 from langgraph.checkpoint.s3.retention import (
+    EXPIRED,
     IN_FLIGHT,
     OUTLIVED,
     UNCOMMITTED,
@@ -62,6 +63,7 @@ class Job:
     now: float
     goes_on: Callable[[CheckpointObject], bool]
     trash: str | None
+    expired: float = 0.0  # what was stored before cannot be read any more
     dry_run: bool = False
 
 
@@ -113,18 +115,18 @@ def next_threads_plan(codec: Codec, walk: RetentionWalk) -> Plan[list[ThreadPlan
         _spoilt(part, it) if isinstance(it, S3SaverError) else it for (part, _), it in zip(some, planned, strict=True)
     ]
     if not walk.job.dry_run:
-        plans = yield from do_all_plan(codec, walk.job.root, plans, walk.job.trash)
+        plans = yield from do_all_plan(codec, walk.job, plans)
     walk.cursor = some[-1][0] if some else walk.cursor
     return plans
 
 
-def do_all_plan(codec: Codec, root: str, plans: Sequence[ThreadPlan], trash: str | None) -> Plan[list[ThreadPlan]]:
+def do_all_plan(codec: Codec, job: Job, plans: Sequence[ThreadPlan]) -> Plan[list[ThreadPlan]]:
     """Do what was planned, 32 threads together. Gives the plans back, with the problem of each that failed."""
     changing = [it for it in plans if it.changes]
     failed: dict[str, str] = {}
     for start in range(0, len(changing), TOGETHER):
         some = changing[start : start + TOGETHER]
-        ends = yield from _apart_plan([partial(do_plan, codec, root, it, trash) for it in some])
+        ends = yield from _apart_plan([partial(do_plan, codec, job, it) for it in some])
         failed |= {it.part: str(end) for it, end in zip(some, ends, strict=True) if isinstance(end, S3SaverError)}
     return [replace(it, problem=failed[it.part]) if it.part in failed else it for it in plans]
 
@@ -289,7 +291,7 @@ def _pruning_plan(
     work = list(doomed.items())
     for start in range(0, len(work), NAMESPACES):
         some = work[start : start + NAMESPACES]
-        surveys = yield from each([survey_plan(codec, ns, _forgetting(ns, ids, None)) for ns, ids in some])
+        surveys = yield from each([survey_plan(codec, ns, _forgetting(ns, ids, None, job.expired)) for ns, ids in some])
         for (ns, _), survey in zip(some, surveys, strict=True):
             sizes |= survey.going(ns)
     return replace(
@@ -314,25 +316,30 @@ def _judge(job: Job, spaces: Mapping[Namespace, Sequence[Folder]]) -> dict[Names
         touched = max(it.touched for it in folders)
         if outlived(job.policy, _ns_name(ns), [it.id for it in folders], touched, oldest, job.now):
             judged[ns] = [it._replace(goes=True, reason=OUTLIVED) for it in judged[ns]]
+        expired = {it.id for it in folders if it.committed and it.modified < job.expired}
+        judged[ns] = [
+            it._replace(goes=True, reason=EXPIRED) if it.checkpoint_id in expired else it for it in judged[ns]
+        ]
     return judged
 
 
 # -- doing -----------------------------------------------------------------------------------------
 
 
-def do_plan(codec: Codec, root: str, plan: ThreadPlan, trash: str | None) -> Plan[None]:
+def do_plan(codec: Codec, job: Job, plan: ThreadPlan) -> Plan[None]:
     """Do what was planned with a thread. What was put since stays, with all that it depends on.
 
     Raises:
         Contended: The thread was to be removed, and was used since. Nothing of it was deleted.
         MissingObject, CorruptObject: Something that stays is not whole. Nothing of its namespace was deleted.
     """
+    root = job.root
     if plan.action == "remove":
         yield from _refuse_if_used_plan(codec, root, plan)
     work = [(Namespace(root, plan.part, ns_part), ids) for ns_part, ids in plan.doomed.items()]
     for start in range(0, len(work), NAMESPACES):
         some = work[start : start + NAMESPACES]
-        _ = yield from each([sweep_plan(codec, ns, _forgetting(ns, ids, trash)) for ns, ids in some])
+        _ = yield from each([sweep_plan(codec, ns, _forgetting(ns, ids, job.trash, job.expired)) for ns, ids in some])
     left = [Namespace(root, plan.part, ns_part) for ns_part in plan.left_over]
     for start in range(0, len(left), TOGETHER):
         _ = yield from each([_clear_plan(ns) for ns in left[start : start + TOGETHER]])
@@ -356,7 +363,7 @@ def _clear_plan(ns: Namespace) -> Plan[None]:
         yield from delete_all([it.key for it in entries if it.key in (ns.fence, ns.latest)])
 
 
-def _forgetting(ns: Namespace, ids: AbstractSet[str], trash: str | None) -> Sweep:
+def _forgetting(ns: Namespace, ids: AbstractSet[str], trash: str | None, expired: float) -> Sweep:
     def listing() -> Plan[list[Folder]]:
         entries, _ = yield from list_all(ns.checkpoints)
         return group(ns, entries)
@@ -367,4 +374,4 @@ def _forgetting(ns: Namespace, ids: AbstractSet[str], trash: str | None) -> Swee
     def fence(old: Fence, doomed: AbstractSet[str], keep: Live) -> Fence:
         return fence_keeping(old, max(doomed), keep)
 
-    return Sweep(listing, "", condemned, fence, trash)
+    return Sweep(listing, "", condemned, fence, trash, expired)

@@ -42,7 +42,8 @@ FENCE_ATTEMPTS = 8
 class Sweep:
     """How one namespace is swept: what to list and down to which id, what goes, and what the fence says then.
 
-    `trash` is the prefix below which a copy of what goes is left, if any.
+    `trash` is the prefix below which a copy of what goes is left, if any. What was stored before `expired`, in seconds
+    since 1970, cannot be read any more, nor need it be whole: it goes too.
     """
 
     listing: Callable[[], Plan[list[Folder]]]
@@ -50,6 +51,7 @@ class Sweep:
     condemned: Callable[[Sequence[Folder], Fence], AbstractSet[str]]
     fence: Callable[[Fence, AbstractSet[str], Live], Fence]
     trash: str | None = None
+    expired: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,8 @@ def survey_plan(codec: Codec, ns: Namespace, sweep: Sweep) -> Plan[Survey]:
     for attempt in range(ATTEMPTS):
         folders = yield from sweep.listing()
         doomed = sweep.condemned(folders, found[0] if found else Fence())
+        if doomed:
+            doomed = doomed | {it.id for it in folders if it.committed and it.modified < sweep.expired}
         try:
             staying = yield from _read_plan(codec, ns, [it for it in folders if doomed and it.id not in doomed])
             _check_blobs(codec, ns, folders, sweep.oldest, staying)

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from langgraph.checkpoint.s3._keys import Namespace, blob_name, is_checkpoint, numbered_batch, stamped_batch
+from langgraph.checkpoint.s3._keys import (
+    Namespace,
+    blob_name,
+    is_checkpoint,
+    numbered_batch,
+    stamped_batch,
+    time_of,
+)
 from langgraph.checkpoint.s3._objects import (
     BlobRef,
     CheckpointObject,
@@ -21,6 +28,7 @@ from langgraph.checkpoint.s3._objects import (
     Version,
     WriteBatch,
 )
+from langgraph.checkpoint.s3._plans.renew import Life, fetch_values_plan, old_values, renew_chain_plan
 from langgraph.checkpoint.s3._requests import ABSENT, Plan, Put, Stored, delete_all, get, put_all
 from langgraph.checkpoint.s3._rules import chain_marks, dooms, has_regular, lacking, link_of
 from langgraph.checkpoint.s3._stretch import Packing, pack_stretch
@@ -77,8 +85,12 @@ def put_plan(
     parent: CheckpointObject | None,
     settings: Settings,
     stretch: Sequence[Link] = (),
+    life: Life | None = None,
 ) -> Plan[PutResult]:
     """Store a checkpoint. With it goes a pack of a stretch of its delta chain, if one is due.
+
+    With `life`, what it depends on is renewed where it is getting old: that takes more round trips now and then, and
+    the parent has to be known if delta channels lean on it.
 
     One round trip; one before it for new large values or a run's marker, one after it to read the fence
     if it inherits large values or its delta channels lean on ancestors, and one at first if `parent` is
@@ -87,12 +99,16 @@ def put_plan(
     Raises:
         CheckpointPruned: a prune has condemned ancestors that its delta channels need. It was not stored.
     """
-    if parent is None and draft.parent is not None and _needs_parent(draft, settings):
+    if parent is None and draft.parent is not None and _needs_parent(draft, settings, life):
         parent = yield from get(ns.checkpoint(draft.parent), codec.read_checkpoint(ns, draft.parent))
         if parent is None and any(draft.in_hand(channel) is None for channel in draft.inherited):
             yield from _refuse_if_pruned_plan(codec, ns, draft)
-    values, blobs = _place(codec, ns, draft.thread, draft.ns, draft.id, _own(draft, parent), settings)
-    values |= _taken(draft, parent)
+    taken = _taken(draft, parent)
+    since = 0.0
+    if life is not None and parent is not None:
+        draft, taken, since = yield from _renew_plan(codec, ns, draft, parent, taken, life)
+    values, blobs = _place(codec, ns, draft.thread, draft.ns, draft.id, _own(draft, taken), settings)
+    values |= taken
     marks, steps = chain_marks(parent, max(draft.deltas.values(), default=0))
     it = CheckpointObject(
         thread=draft.thread,
@@ -106,6 +122,7 @@ def put_plan(
         blank=[name for name in draft.channels if name not in values],
         marks=marks,
         steps=steps,
+        since=since if parent is not None or life is None else life.now,
     )
     markers = [(ns.marker(draft.run, draft.id), b"")] if draft.run is not None else []
     commit = _commit(codec, ns, it, draft.manifest)  # packed now: what cannot be stored is refused before anything is
@@ -132,8 +149,29 @@ def _too_late(codec: Codec, ns: Namespace, draft: Draft) -> CheckpointPruned:
     )
 
 
-def _needs_parent(draft: Draft, settings: Settings) -> bool:
+def _renew_plan(
+    codec: Codec, ns: Namespace, draft: Draft, parent: CheckpointObject, taken: dict[str, Value], life: Life
+) -> Plan[tuple[Draft, dict[str, Value], float]]:
+    """Take nothing of the parent that is getting old; tells how old the rest is.
+
+    Large values are stored again with this checkpoint: the caller mostly holds them, else they are read.
+    """
+    old = old_values(taken, life)
+    lacking = [name for name in old if draft.in_hand(name) is None]
+    read = yield from fetch_values_plan(codec, ns, parent, lacking)
+    taken = {name: value for name, value in taken.items() if name not in old}
+    owners = [value.content.owner for value in taken.values() if isinstance(value.content, BlobRef)]
+    times = [time_of(owner) or 0.0 for owner in owners]
+    if draft.deltas:
+        times.append((yield from renew_chain_plan(codec, ns, parent, list(draft.deltas), life)))
+    held = draft.in_hand
+    return replace(draft, in_hand=lambda name: read.get(name) or held(name)), taken, min([*times, life.now])
+
+
+def _needs_parent(draft: Draft, settings: Settings, life: Life | None) -> bool:
     """Whether something is inherited that the caller does not hold, or that is too large to store again."""
+    if life is not None and draft.deltas:
+        return True  # how old its chain is
     held = [draft.in_hand(channel) for channel in draft.inherited]
     return any(value is None or len(value[1]) > settings.inline_threshold for value in held)
 
@@ -157,10 +195,9 @@ def _refers_back(value: Value, checkpoint_id: str) -> bool:
     return not isinstance(value.content, BlobRef) or value.content.owner < checkpoint_id
 
 
-def _own(draft: Draft, parent: CheckpointObject | None) -> dict[str, tuple[Version, Typed]]:
-    """The values to store with this checkpoint: the new ones, and inherited ones that the parent cannot give."""
+def _own(draft: Draft, taken: Mapping[str, Value]) -> dict[str, tuple[Version, Typed]]:
+    """The values to store with this checkpoint: the new ones, and inherited ones that are not taken from the parent."""
     own = dict(draft.stored)
-    taken = _taken(draft, parent)
     for channel, version in draft.inherited.items():
         value = draft.in_hand(channel) if channel not in taken else None
         if value is not None:
