@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import Checkpoint, empty_checkpoint
 from langgraph.checkpoint.s3 import S3Saver
 from langgraph.checkpoint.s3._keys import encode_id, namespace
 from langgraph.checkpoint.s3._objects import Codec
-from langgraph.checkpoint.s3._requests import List
+from langgraph.checkpoint.s3._requests import GetLifecycle, List
 from langgraph.checkpoint.s3.errors import (
     AccessDenied,
     BucketNotFound,
@@ -443,13 +443,13 @@ def test_setup_tells_of_a_missing_bucket() -> None:
     assert s3.exists
 
 
-def test_setup_lists_one_key_below_the_prefix(filled: FakeS3) -> None:
-    """All that a policy for the prefix allows, and more than a server gives that is not S3."""
+def test_setup_lists_one_key_below_the_prefix_and_reads_the_lifecycle(filled: FakeS3) -> None:
+    """The list is all that a policy for the prefix allows, and more than a server gives that is not S3."""
     s3 = filled.copy()
     saver = make_saver(s3)
     saver.setup()
     saver.setup(create_bucket=True)
-    assert s3.log == [List("p/", max_keys=1)] * 2
+    assert s3.log == [List("p/", max_keys=1), GetLifecycle()] * 2
 
 
 @pytest.mark.parametrize("answer", [{}, {"ResponseMetadata": {"HTTPStatusCode": 200}}])
