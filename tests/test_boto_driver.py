@@ -229,7 +229,7 @@ def test_a_forked_child_makes_its_own(own_driver: BotoDriver) -> None:
         own_driver.close()
         return right and read() == values
 
-    with held_elsewhere(own_driver._lock, own_driver._ledger._lock):
+    with held_elsewhere(own_driver._lock, own_driver.ledger._lock):
         assert in_a_forked_child(in_child)
     assert made_by(own_driver) == before
     assert read() == values

@@ -9,7 +9,7 @@ from pathlib import Path
 import langgraph.checkpoint.s3
 
 PACKAGE = Path(langgraph.checkpoint.s3.__file__).parent
-LATER = {"aio", "_aioboto", "lifecycle", "retention", "undo"}
+LATER = {"aio", "_aioboto", "lifecycle", "otel", "retention", "undo"}
 """Modules that `S3Saver` does without."""
 
 CODE = """

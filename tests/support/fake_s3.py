@@ -399,7 +399,7 @@ class FakeDriver:
 
     # The driver's face.
 
-    def run(self, plan: Plan[T], name: str = "") -> T:
+    def run(self, plan: Plan[T], name: str = "", thread: str | None = None) -> T:
         """Run a plan to its end. A batch is finished before its first failure is thrown into the plan."""
         try:
             try:

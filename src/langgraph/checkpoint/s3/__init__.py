@@ -1,5 +1,6 @@
 """A LangGraph checkpointer whose only infrastructure is an S3 bucket."""
 
+from langgraph.checkpoint.s3._run import Observer, Operation
 from langgraph.checkpoint.s3._saver import S3Saver
 from langgraph.checkpoint.s3._stats import Stats
 from langgraph.checkpoint.s3.errors import (
@@ -27,6 +28,8 @@ __all__ = [
     "LifecycleWarning",
     "MissingObject",
     "ObjectTooLarge",
+    "Observer",
+    "Operation",
     "S3Saver",
     "S3SaverError",
     "Stats",

@@ -128,18 +128,19 @@ class AioBotoDriver:
         self._config = config_options(endpoint_url, max_concurrency, addressing_style)
         self._max_concurrency = max_concurrency
         self._lock = ForkSafeLock()
-        self._ledger = Ledger()
+        self.ledger = Ledger(bucket)
         self._process: _Process | None = None
         self._client_loop: asyncio.AbstractEventLoop | None = None  # the loop of a caller's client
         if _running_loop() is not None:
             _ = self._connection()
 
-    async def run(self, plan: Plan[T], name: str = "", *, large: bool = False) -> T:
+    async def run(self, plan: Plan[T], name: str = "", thread: str | None = None, *, large: bool = False) -> T:
         """Run a plan to its end.
 
         Args:
             plan: The plan. It is closed whatever happens.
             name: What the log calls it.
+            thread: The thread that the log says it is about.
             large: Whether the plan has much to pack, and is stepped in a thread. One that has got much is anyway.
 
         Returns:
@@ -152,18 +153,14 @@ class AioBotoDriver:
                 may still arrive and take effect.
         """
         _ = _working_for.set(asyncio.get_running_loop())
-        started = self._ledger.started()
         run = Run(plan)
-        try:
+        with self.ledger.entry(run, name, thread):
             while (batch := await self._step(run, large)) is not None:
                 run.settle(await self._issue(batch))
                 large = large or run.spent.bytes_received > LARGE
             return run.result
-        finally:
-            run.close()
-            self._ledger.record(run.spent, name, started)
 
-    def run_from_thread(self, plan: Plan[T], name: str = "", *, large: bool = False) -> T:
+    def run_from_thread(self, plan: Plan[T], name: str = "", thread: str | None = None, *, large: bool = False) -> T:
         """Run a plan on the saver's loop, and wait for it in this thread, which is another.
 
         Raises:
@@ -171,7 +168,7 @@ class AioBotoDriver:
             StorageError: The loop ended before the plan did.
         """
         loop = self.loop()
-        coroutine = self.run(plan, name, large=large)
+        coroutine = self.run(plan, name, thread, large=large)
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         except RuntimeError as error:  # it was closed at this very moment
@@ -215,7 +212,7 @@ class AioBotoDriver:
 
     def stats(self) -> Stats:
         """Return a snapshot of what all finished operations have asked of S3."""
-        return self._ledger.total
+        return self.ledger.total
 
     async def aclose(self) -> None:
         """Close the running loop's client, unless it is the caller's. Using the driver again makes a new one.

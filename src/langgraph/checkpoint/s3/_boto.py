@@ -132,14 +132,15 @@ class BotoDriver:
         self._max_concurrency = max_concurrency
         self._resources: _Resources | None = None
         self._lock = ForkSafeLock()
-        self._ledger = Ledger()
+        self.ledger = Ledger(bucket)
 
-    def run(self, plan: Plan[T], name: str = "") -> T:
+    def run(self, plan: Plan[T], name: str = "", thread: str | None = None) -> T:
         """Run a plan to its end.
 
         Args:
             plan: The plan. It is closed whatever happens.
             name: What the log calls it.
+            thread: The thread that the log says it is about.
 
         Returns:
             What the plan returns.
@@ -148,19 +149,15 @@ class BotoDriver:
             S3SaverError: What went wrong with the first request of a batch that failed, unless the plan deals with
                 it. The others' errors are its notes. No request is under way any more.
         """
-        started = self._ledger.started()
         run = Run(plan)
-        try:
+        with self.ledger.entry(run, name, thread):
             while (batch := run.step()) is not None:
                 run.settle(self._issue(batch))
             return run.result
-        finally:
-            run.close()
-            self._ledger.record(run.spent, name, started)
 
     def stats(self) -> Stats:
         """Return a snapshot of what all finished operations have asked of S3."""
-        return self._ledger.total
+        return self.ledger.total
 
     def close(self) -> None:
         """Stop the threads and close the client, unless it is the caller's. Using the driver again makes them anew.

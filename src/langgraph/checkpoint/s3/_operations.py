@@ -424,8 +424,8 @@ def address(config: RunnableConfig) -> Address:
     """
     if not isinstance(config, Mapping):
         raise InvalidInput(f"the config is a {type(config).__name__}; pass {{'configurable': {{'thread_id': ...}}}}.")
-    configurable: Mapping[str, Any] = config.get("configurable") or {}
-    if configurable.get("thread_id") is None:
+    configurable: object = config.get("configurable")
+    if not isinstance(configurable, Mapping) or configurable.get("thread_id") is None:
         raise InvalidInput(
             "the config has no thread_id; pass {'configurable': {'thread_id': ...}}: checkpoints are kept per thread."
         )
@@ -435,6 +435,13 @@ def address(config: RunnableConfig) -> Address:
         "" if ns is None else text_of(ns, "checkpoint_ns"),
         None if checkpoint_id is None else text_of(checkpoint_id, "checkpoint_id") or None,
     )
+
+
+def thread_of(config: object) -> str | None:
+    """The thread that a config names, for the log. Whether all is right with it, the operation will see."""
+    configurable = config.get("configurable") if isinstance(config, Mapping) else None
+    thread = configurable.get("thread_id") if isinstance(configurable, Mapping) else None
+    return None if thread is None else str(thread)
 
 
 def config_of(thread: str, ns: str, checkpoint_id: str) -> RunnableConfig:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from langgraph.checkpoint.s3._locks import ForkSafeLock
 from langgraph.checkpoint.s3._requests import Body, Get, Plan, Request
@@ -89,28 +91,65 @@ class Run(Generic[T]):
         self._plan.close()
 
 
-class Ledger:
-    """What all finished operations of a driver have asked of S3. Many threads may write to it."""
+@dataclass
+class Operation:
+    """One operation of a saver, as those see it who observe it.
 
-    def __init__(self) -> None:
+    Attributes:
+        name: That of the method, without the "a" of an asynchronous one.
+        thread: The id of the thread it is about; None if it is about several, or none.
+        bucket: The bucket.
+        spent: What it has asked of S3. Complete once it has ended.
+    """
+
+    name: str
+    thread: str | None
+    bucket: str
+    spent: Stats
+
+
+Observer: TypeAlias = Callable[[Operation], AbstractContextManager[object]]
+"""Makes a context manager for each operation, in which it runs; its error passes through."""
+
+
+class Ledger:
+    """What all finished operations of a driver have asked of S3, and who observes them. Threads may share it."""
+
+    def __init__(self, bucket: str) -> None:
+        self.bucket = bucket
         self.total = Stats()
+        self.observers: tuple[Observer, ...] = ()
         self._lock = ForkSafeLock()
 
-    def started(self) -> float | None:
-        """When an operation begins; None if nobody is going to read it."""
-        return time.perf_counter() if logger.isEnabledFor(logging.DEBUG) else None
+    @contextmanager
+    def entry(self, run: Run[Any], name: str, thread: str | None) -> Iterator[None]:
+        """An operation: the plan is run inside. However it ends, the plan is closed and its account kept."""
+        started = time.perf_counter() if logger.isEnabledFor(logging.DEBUG) else None
+        operation = Operation(name or "plan", thread, self.bucket, run.spent)
+        with ExitStack() as observed:
+            for observer in self.observers:
+                _ = observed.enter_context(observer(operation))
+            try:
+                yield
+            finally:
+                run.close()
+                operation.spent = run.spent
+                with self._lock:
+                    self.total += run.spent
+                if started is not None:
+                    _log(operation, time.perf_counter() - started)
 
-    def record(self, spent: Stats, name: str, started: float | None) -> None:
-        """Add an operation that has ended, well or badly, and write its line to the log."""
-        with self._lock:
-            self.total += spent
-        if started is not None:
-            logger.debug(
-                "%s: %d round trips, %d requests, %d bytes sent, %d received, %.1f ms",
-                name or "plan",
-                spent.round_trips,
-                spent.requests,
-                spent.bytes_sent,
-                spent.bytes_received,
-                (time.perf_counter() - started) * 1000,
-            )
+
+def _log(operation: Operation, seconds: float) -> None:
+    """Write an operation's line. Ids and counts, and never what a thread holds."""
+    spent = operation.spent
+    logger.debug(
+        "%s%s: %d round trips, %d requests, %d bytes sent, %d received, %.1f ms",
+        operation.name,
+        "" if operation.thread is None else f" of thread {operation.thread!r}",
+        spent.round_trips,
+        spent.requests,
+        spent.bytes_sent,
+        spent.bytes_received,
+        seconds * 1000,
+    )

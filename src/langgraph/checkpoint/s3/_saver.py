@@ -29,7 +29,9 @@ from langgraph.checkpoint.s3._operations import (
     MAX_OBJECT_BYTES,
     Disposal,
     Manifest,
+    thread_of,
 )
+from langgraph.checkpoint.s3._run import Observer
 from langgraph.checkpoint.s3._stats import Stats
 from langgraph.checkpoint.s3._upkeep import Upkeep
 from langgraph.checkpoint.s3.errors import LifecycleWarning
@@ -177,8 +179,19 @@ class S3Saver(Upkeep):
         self.close()
 
     def stats(self) -> Stats:
-        """Requests, round trips and bytes since the saver was made. Subtract two to see what lies between."""
+        """Requests, round trips, bytes and dollars since the saver was made. Subtract two to see what lies between."""
         return self._driver.stats()
+
+    def observe(self, observer: Observer) -> None:
+        """Have every operation from now on run inside a context manager, for tracing or metrics of your own.
+
+        `langgraph.checkpoint.s3.otel` has one for OpenTelemetry. Costs no request.
+
+        Args:
+            observer: Called with each `Operation` before it begins; what it returns is entered then, and left when the
+                operation has ended, with its error if it has one. What it raises ends the operation.
+        """
+        self._driver.ledger.observers += (observer,)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Read a checkpoint: the one that the config names, or the newest of its thread and namespace.
@@ -199,7 +212,7 @@ class S3Saver(Upkeep):
             Contended: Others put and pruned each time it looked.
             StorageError: S3 refused, or could not be reached.
         """
-        return self._driver.run(self._get_plan(config), "get_tuple")
+        return self._driver.run(self._get_plan(config), "get_tuple", thread_of(config))
 
     def list(
         self,
@@ -232,7 +245,7 @@ class S3Saver(Upkeep):
         """
         walk = self._walk(config, filter, before, limit)
         while not walk.done:
-            yield from self._driver.run(self._page_plan(walk), "list")
+            yield from self._driver.run(self._page_plan(walk), "list", walk.selection.thread)
 
     def put(
         self,
@@ -266,7 +279,7 @@ class S3Saver(Upkeep):
             CheckpointPruned: The parent was pruned meanwhile, and delta channels need it; nothing was stored.
             StorageError: S3 refused, or could not be reached.
         """
-        return self._driver.run(self._put_plan(config, checkpoint, metadata, new_versions), "put")
+        return self._driver.run(self._put_plan(config, checkpoint, metadata, new_versions), "put", thread_of(config))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -286,7 +299,7 @@ class S3Saver(Upkeep):
         Raises:
             As `put`.
         """
-        self._driver.run(self._put_writes_plan(config, writes, task_id, task_path), "put_writes")
+        self._driver.run(self._put_writes_plan(config, writes, task_id, task_path), "put_writes", thread_of(config))
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with all its namespaces. A round trip per 1,000 objects listed and per 1,000 deleted.
@@ -297,7 +310,7 @@ class S3Saver(Upkeep):
         Raises:
             StorageError: Something could not be deleted. Call it again.
         """
-        self._driver.run(self._delete_thread_plan(thread_id), "delete_thread")
+        self._driver.run(self._delete_thread_plan(thread_id), "delete_thread", thread_id)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata has one of these run ids, in all threads that the runs wrote to.
@@ -329,7 +342,7 @@ class S3Saver(Upkeep):
             Contended: Something of the source was deleted meanwhile.
             StorageError: S3 refused, or could not be reached.
         """
-        self._driver.run(self._copy_thread_plan(source_thread_id, target_thread_id), "copy_thread")
+        self._driver.run(self._copy_thread_plan(source_thread_id, target_thread_id), "copy_thread", source_thread_id)
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Delete old checkpoints of threads. Delta channels of those that stay are packed first.
@@ -370,7 +383,7 @@ class S3Saver(Upkeep):
             CheckpointPruned: The checkpoint itself was pruned.
             As `get_tuple` otherwise.
         """
-        return self._driver.run(self._delta_plan(config, channels), "get_delta_channel_history")
+        return self._driver.run(self._delta_plan(config, channels), "get_delta_channel_history", thread_of(config))
 
     # -- upkeep: none of it is called by LangGraph ------------------------------------------------
 
@@ -455,7 +468,7 @@ class S3Saver(Upkeep):
             StorageError: S3 refused. On a versioned bucket it takes s3:ListBucketVersions, s3:GetObjectVersion
                 and s3:DeleteObjectVersion.
         """
-        return self._driver.run(self._undo_plan(thread_id, since), "undo_prune")
+        return self._driver.run(self._undo_plan(thread_id, since), "undo_prune", thread_id)
 
     def apply_lifecycle(self, rules: Sequence[Rule] | None = None) -> Sequence[Rule]:
         """Bring lifecycle rules into the bucket's configuration, and leave all others in it as they are.
@@ -507,7 +520,7 @@ class S3Saver(Upkeep):
         """`list`, each page in a worker thread."""
         walk = self._walk(config, filter, before, limit)
         while not walk.done:
-            for it in await asyncio.to_thread(self._driver.run, self._page_plan(walk), "list"):
+            for it in await asyncio.to_thread(self._driver.run, self._page_plan(walk), "list", walk.selection.thread):
                 yield it
 
     async def aput(

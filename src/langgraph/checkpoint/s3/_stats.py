@@ -54,6 +54,14 @@ class Stats:
         """All requests together."""
         return self.gets + self.puts + self.lists + self.deletes + self.copies
 
+    @property
+    def dollars(self) -> float:
+        """What AWS asks for these requests, at list prices (S3 Standard, us-east-1), without storage and traffic.
+
+        $5.00 per million PUT, COPY and LIST, $0.40 per million GET, nothing for deletions (aws.amazon.com/s3/pricing).
+        """
+        return (self.puts + self.copies + self.lists) * 5.00e-6 + self.gets * 0.40e-6
+
     def __add__(self, other: Stats) -> Stats:
         return Stats(*map(add, astuple(self), astuple(other)))
 

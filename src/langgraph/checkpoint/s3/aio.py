@@ -28,7 +28,9 @@ from langgraph.checkpoint.s3._operations import (
     MAX_OBJECT_BYTES,
     Disposal,
     Manifest,
+    thread_of,
 )
+from langgraph.checkpoint.s3._run import Observer
 from langgraph.checkpoint.s3._stats import Stats
 from langgraph.checkpoint.s3._upkeep import Upkeep
 from langgraph.checkpoint.s3._weight import is_large
@@ -197,15 +199,28 @@ class AsyncS3Saver(Upkeep):
         await self.aclose()
 
     def stats(self) -> Stats:
-        """Requests, round trips and bytes since the saver was made. Subtract two to see what lies between."""
+        """Requests, round trips, bytes and dollars since the saver was made. Subtract two to see what lies between."""
         return self._driver.stats()
+
+    def observe(self, observer: Observer) -> None:
+        """Have every operation from now on run inside a context manager, for tracing or metrics of your own.
+
+        `langgraph.checkpoint.s3.otel` has one for OpenTelemetry. Costs no request.
+
+        Args:
+            observer: Called with each `Operation` before it begins; what it returns is entered then, and left when the
+                operation has ended, with its error if it has one. What it raises ends the operation.
+        """
+        self._driver.ledger.observers += (observer,)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Read a checkpoint: the one that the config names, or the newest.
 
         One round trip, two with pending writes or large values. The rest is told at `S3Saver.get_tuple`.
         """
-        return await self._driver.run(self._get_plan(config), "get_tuple", large=self._cache.has_large)
+        return await self._driver.run(
+            self._get_plan(config), "get_tuple", thread_of(config), large=self._cache.has_large
+        )
 
     async def alist(
         self,
@@ -238,7 +253,7 @@ class AsyncS3Saver(Upkeep):
                 await drained([ahead])
 
     async def _page(self, walk: Any) -> list[CheckpointTuple]:
-        return await self._driver.run(self._page_plan(walk), "list", large=self._cache.has_large)
+        return await self._driver.run(self._page_plan(walk), "list", walk.selection.thread, large=self._cache.has_large)
 
     async def aput(
         self,
@@ -252,18 +267,18 @@ class AsyncS3Saver(Upkeep):
         One round trip of one PUT or two, two with new or inherited large values. The rest is told at `S3Saver.put`.
         """
         plan = self._put_plan(config, checkpoint, metadata, new_versions)
-        return await self._driver.run(plan, "put", large=is_large(checkpoint["channel_values"]))
+        return await self._driver.run(plan, "put", thread_of(config), large=is_large(checkpoint["channel_values"]))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store the writes of a task, all of them or none: one round trip, one PUT. More at `S3Saver.put_writes`."""
         plan = self._put_writes_plan(config, writes, task_id, task_path)
-        await self._driver.run(plan, "put_writes", large=is_large(writes))
+        await self._driver.run(plan, "put_writes", thread_of(config), large=is_large(writes))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete a thread with all its namespaces. A round trip per 1,000 objects listed and per 1,000 deleted."""
-        await self._driver.run(self._delete_thread_plan(thread_id), "delete_thread")
+        await self._driver.run(self._delete_thread_plan(thread_id), "delete_thread", thread_id)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete what these runs stored. About ten round trips for the last run; more at `S3Saver.delete_for_runs`."""
@@ -271,7 +286,9 @@ class AsyncS3Saver(Upkeep):
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread to another, on the server. A LIST per 1,000 objects, a COPY each; see `S3Saver.copy_thread`."""
-        await self._driver.run(self._copy_thread_plan(source_thread_id, target_thread_id), "copy_thread")
+        await self._driver.run(
+            self._copy_thread_plan(source_thread_id, target_thread_id), "copy_thread", source_thread_id
+        )
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Delete old checkpoints of threads. About nine round trips for a namespace; more at `S3Saver.prune`."""
@@ -285,7 +302,7 @@ class AsyncS3Saver(Upkeep):
         Three round trips for up to 1,000 super-steps. The rest is told at `S3Saver.get_delta_channel_history`.
         """
         plan = self._delta_plan(config, channels)
-        return await self._driver.run(plan, "get_delta_channel_history", large=self._cache.has_large)
+        return await self._driver.run(plan, "get_delta_channel_history", thread_of(config), large=self._cache.has_large)
 
     # -- upkeep: none of it is called by LangGraph ------------------------------------------------
 
@@ -311,7 +328,7 @@ class AsyncS3Saver(Upkeep):
 
     async def aundo_prune(self, thread_id: str, *, since: datetime | None = None) -> Restored:
         """Bring back what prunes and retention took from a thread. All is told at `S3Saver.undo_prune`."""
-        return await self._driver.run(self._undo_plan(thread_id, since), "undo_prune")
+        return await self._driver.run(self._undo_plan(thread_id, since), "undo_prune", thread_id)
 
     async def aapply_lifecycle(self, rules: Sequence[Rule] | None = None) -> Sequence[Rule]:
         """Bring lifecycle rules into the bucket's configuration. All is told at `S3Saver.apply_lifecycle`."""
@@ -325,7 +342,7 @@ class AsyncS3Saver(Upkeep):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`aget_tuple` for other threads."""
-        return self._driver.run_from_thread(self._get_plan(config), "get_tuple")
+        return self._driver.run_from_thread(self._get_plan(config), "get_tuple", thread_of(config))
 
     def list(
         self,
@@ -341,7 +358,7 @@ class AsyncS3Saver(Upkeep):
 
     def _pages(self, walk: Any) -> Iterator[CheckpointTuple]:
         while not walk.done:
-            yield from self._driver.run_from_thread(self._page_plan(walk), "list")
+            yield from self._driver.run_from_thread(self._page_plan(walk), "list", walk.selection.thread)
 
     def put(
         self,
@@ -352,18 +369,20 @@ class AsyncS3Saver(Upkeep):
     ) -> RunnableConfig:
         """`aput` for other threads."""
         plan = self._put_plan(config, checkpoint, metadata, new_versions)
-        return self._driver.run_from_thread(plan, "put", large=is_large(checkpoint["channel_values"]))
+        return self._driver.run_from_thread(
+            plan, "put", thread_of(config), large=is_large(checkpoint["channel_values"])
+        )
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """`aput_writes` for other threads."""
         plan = self._put_writes_plan(config, writes, task_id, task_path)
-        self._driver.run_from_thread(plan, "put_writes", large=is_large(writes))
+        self._driver.run_from_thread(plan, "put_writes", thread_of(config), large=is_large(writes))
 
     def delete_thread(self, thread_id: str) -> None:
         """`adelete_thread` for other threads."""
-        self._driver.run_from_thread(self._delete_thread_plan(thread_id), "delete_thread")
+        self._driver.run_from_thread(self._delete_thread_plan(thread_id), "delete_thread", thread_id)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """`adelete_for_runs` for other threads."""
@@ -371,7 +390,9 @@ class AsyncS3Saver(Upkeep):
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """`acopy_thread` for other threads."""
-        self._driver.run_from_thread(self._copy_thread_plan(source_thread_id, target_thread_id), "copy_thread")
+        self._driver.run_from_thread(
+            self._copy_thread_plan(source_thread_id, target_thread_id), "copy_thread", source_thread_id
+        )
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """`aprune` for other threads."""
@@ -381,4 +402,6 @@ class AsyncS3Saver(Upkeep):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """`aget_delta_channel_history` for other threads."""
-        return self._driver.run_from_thread(self._delta_plan(config, channels), "get_delta_channel_history")
+        return self._driver.run_from_thread(
+            self._delta_plan(config, channels), "get_delta_channel_history", thread_of(config)
+        )
