@@ -23,6 +23,7 @@ from langgraph.checkpoint.s3._keys import (
     THREAD_LIMIT,
     Located,
     Namespace,
+    StretchName,
     blob_name,
     blob_start,
     decode_id,
@@ -35,6 +36,7 @@ from langgraph.checkpoint.s3._keys import (
     namespace,
     numbered_batch,
     parse_marker,
+    parse_stretch_name,
     root_of,
     runs_prefix,
     stamped_batch,
@@ -208,8 +210,10 @@ def test_a_channel_does_not_meet_the_blobs_of_another() -> None:
 
 
 def keys_of(ns: Namespace, checkpoint_id: str, channel: str, task: str, run: str) -> list[str]:
-    """Every sort of key of one checkpoint."""
+    """Every sort of key of one checkpoint. Stretches are packed of those whose ids are UUIDs."""
+    stretch = str(StretchName(checkpoint_id, 0xFFFF, 0xFFFFFFFF))
     return [
+        *([ns.stretch(checkpoint_id, stretch)] if has_descending_key(checkpoint_id) else []),
         ns.latest,
         ns.fence,
         ns.checkpoint(checkpoint_id),
@@ -314,6 +318,9 @@ def test_keys_are_told_apart(thread: str, ns_text: str, channel: str, task: str,
     assert ns.locate(ns.blob(id, blob)) == Located(id, "blob", blob)
     assert ns.locate(ns.writes(id, first)) == Located(id, "writes", first)
     assert ns.locate(ns.writes(id, other)) == Located(id, "writes", other)
+    stretch = str(StretchName(UUID_ID, 16, 321))
+    assert ns.locate(ns.stretch(UUID_ID, stretch)) == Located(UUID_ID, "stretch", stretch)
+    assert parse_stretch_name(stretch) == StretchName(UUID_ID, 16, 321)
     assert parse_marker("p/", run, ns.marker(run, id)) == (ns, id)
     for key in keys_of(ns, id, channel, task, run):
         assert is_ours("p/", ns.thread_part, key) == key.startswith(thread_prefix("p/", thread))
@@ -327,7 +334,7 @@ def rebuilt(found: Located) -> str:
     build = {"checkpoint": NS.checkpoint, "history": NS.history}
     if found.kind in build:
         return build[found.kind](found.checkpoint_id)
-    return (NS.blob if found.kind == "blob" else NS.writes)(found.checkpoint_id, found.name)
+    return {"blob": NS.blob, "stretch": NS.stretch, "writes": NS.writes}[found.kind](found.checkpoint_id, found.name)
 
 
 def check_canonical(key: str) -> None:

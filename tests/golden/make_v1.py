@@ -6,6 +6,7 @@ while no release has written format 1 yet. What they hold stands here, for the t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from langgraph.checkpoint.s3._keys import blob_name, namespace, numbered_batch, stamped_batch
@@ -16,6 +17,8 @@ from langgraph.checkpoint.s3._objects import (
     Codec,
     Fence,
     HistoryPack,
+    Link,
+    Stretch,
     Value,
     WriteBatch,
 )
@@ -48,6 +51,7 @@ CHECKPOINT = CheckpointObject(
     marks=(PARENT, OLD),
     steps=44,
 )
+AGING = replace(CHECKPOINT, since=1_750_000_000.25)
 ROOT = CheckpointObject(THREAD, NS_TEXT, OLD, None, ("null", b""), ("null", b""), {})
 WRITES = WriteBatch(
     thread=THREAD,
@@ -70,6 +74,26 @@ HISTORY = HistoryPack(
         "empty": ChannelHistory(None, []),
     },
 )
+BATCH = WriteBatch(THREAD, NS_TEXT, OLD, "task/0", "", 0, "", [(0, "log", ("msgpack", b"\x03"))])
+CHANNELS = ["log", "other log"]
+STRETCH = Stretch(
+    THREAD,
+    NS_TEXT,
+    PARENT,
+    CHANNELS,
+    [
+        Link(PARENT, OLD, [], ["log"], {}, {}, channels=frozenset(CHANNELS)),
+        Link(
+            OLD,
+            None,
+            ["other log"],
+            [],
+            {numbered_batch("task/0", 0): BATCH},
+            {numbered_batch("task/0", 0): 321},
+            channels=frozenset(CHANNELS),
+        ),
+    ],
+)
 FENCE = Fence(horizon=PARENT, kept=frozenset({OLD}), doomed=frozenset({ID}), blobs=frozenset({(OLD, REF.name)}))
 
 
@@ -77,10 +101,12 @@ def pack(codec: Codec) -> dict[str, bytes]:
     """Every golden object by its file's name."""
     return {
         "checkpoint": codec.checkpoint(CHECKPOINT),
+        "aging_checkpoint": codec.checkpoint(AGING),
         "root": codec.checkpoint(ROOT),
         "blob": codec.blob(THREAD, NS_TEXT, OLD, "messages/all", BLOB),
         "writes": codec.writes(WRITES),
         "history": codec.history(HISTORY),
+        "stretch": codec.stretch(STRETCH),
         "fence": codec.fence(NS, FENCE),
         "empty_fence": codec.fence(NS, Fence()),
     }
