@@ -91,7 +91,7 @@ def test_it_requires_four_distributions(wheel: Path) -> None:
         "ormsgpack>=1.8",
         "zstandard>=0.21",
     ]
-    assert metadata.get_all("Provides-Extra") == ["aioboto3", "async"]
+    assert metadata.get_all("Provides-Extra") == ["aioboto3", "async", "otel"]
     assert metadata["Requires-Python"] == ">=3.10"
 
 
