@@ -58,6 +58,7 @@ campaign: $(SETUP) ## Search for rare failures, for an hour or more
 bench: $(SETUP) ## Measure beside other savers, in about a quarter of an hour; writes docs/benchmarks.md
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.throughput
 
 clean: ## Remove what the other targets made
 	rm -rf .venv $(WORLDS) .bench dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -186,7 +186,7 @@ class Script:
             channel_values=dict(self.values),
             channel_versions=dict(self.versions),
             versions_seen={"__input__": {}, **{n: dict(self.versions) for n in ("agent", "tools", "retrieve")}},
-            updated_channels=sorted(new),
+            updated_channels=sorted(values),
         )
         described: Any = {"source": source, "step": self.number - 2, "parents": {}, **metadata}
         self.number += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from operator import add, sub
 
 from langgraph.checkpoint.s3._requests import Copy, Delete, DeleteVersions, Get, List, ListVersions, Put, Request
@@ -62,11 +62,12 @@ class Stats:
         """
         return (self.puts + self.copies + self.lists) * 5.00e-6 + self.gets * 0.40e-6
 
+    # By `vars`, in the order of the fields: `astuple` copies deeply, and a turn of a graph adds a hundred times.
     def __add__(self, other: Stats) -> Stats:
-        return Stats(*map(add, astuple(self), astuple(other)))
+        return Stats(*map(add, vars(self).values(), vars(other).values()))
 
     def __sub__(self, other: Stats) -> Stats:
-        return Stats(*map(sub, astuple(self), astuple(other)))
+        return Stats(*map(sub, vars(self).values(), vars(other).values()))
 
 
 def _round_trips(request: Request) -> int:

@@ -16,6 +16,7 @@ LARGE = 256 * 1024
 MANY = 2_000
 """Parts that take about as long, however small they are."""
 
+_TEXTS = (str, bytes, bytearray)
 _COLLECTIONS = (list, tuple, set, frozenset, deque)
 
 
@@ -29,8 +30,11 @@ def is_large(value: Any) -> bool:
     while waiting:
         it = waiting.pop()
         visited += 1
-        if isinstance(it, Mapping):
-            parts: Any = (*it.keys(), *it.values()) if len(it) <= MANY else it
+        parts: Any = ()
+        if isinstance(it, _TEXTS):  # most are, and the other questions take longer
+            weight += len(it)
+        elif isinstance(it, Mapping):
+            parts = (*it.keys(), *it.values()) if len(it) <= MANY else it
         elif isinstance(it, _COLLECTIONS):
             parts = it
         else:
@@ -47,7 +51,5 @@ def _parts(it: object) -> Any:
 
 
 def _weight(it: object) -> int:
-    if isinstance(it, str | bytes | bytearray):
-        return len(it)
     size = getattr(it, "nbytes", None)  # of arrays, and of views whose own size says nothing
     return size if isinstance(size, int) else sys.getsizeof(it, 0)
