@@ -56,9 +56,11 @@ does, {latency:g} ms after each request has come, and logs each request with its
 The threads are an agent's: questions, tool calls, results, answers, of which the state keeps the last twenty (about
 9 KB), and a document that changes with every turn (12 KB); {turn} checkpoints and {batches} write batches a turn. They
 are made with the latency off. Each operation is done once, by a saver that is connected and, before it writes, has read
-the newest checkpoint, as a run has. Where a saver follows with so many requests one another that waiting for them is
-not worth it, they are counted with hardly a latency, and no time is told. Figures of three lengths are those of threads
-of {lengths} checkpoints, requests and bytes those of the longest; "—" stands for what there is no figure for.
+the newest checkpoint, as a run has. The checkpoints stored are such as a run ends with, for which S3Saver writes its
+manifest beside them; those within a run cost it one PUT, $5.00 a million. Where a saver follows with so many requests
+one another that waiting for them is not worth it, they are counted with hardly a latency, and no time is told. Figures
+of three lengths are those of threads of {lengths} checkpoints, requests and bytes those of the longest; "—" stands
+for what there is no figure for.
 """
 
 
