@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from langgraph.checkpoint.s3 import S3Saver
 from langgraph.checkpoint.s3.aio import AsyncS3Saver
+from tests.support.rgw import rgw_server
 from tests.support.savers import STORES, Store, moto_server
 
 # The suite searches the same examples every time; the campaign goes on to new ones.
@@ -33,6 +34,30 @@ def aws_environment() -> Iterator[None]:
         yield
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let another server than moto's be asked for."""
+    parser.addoption("--s3", choices=["moto", "rgw"], default="moto", help="run only what needs a server, on this one")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On RADOS Gateway run only what needs a server."""
+    if config.getoption("--s3") == "moto":
+        return
+    wanted = [item for item in items if _needs_server(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
+    items[:] = wanted
+    for item in items:
+        if mark := item.get_closest_marker("moto_only"):
+            item.add_marker(pytest.mark.skip(*mark.args))
+
+
+def _needs_server(item: pytest.Item) -> bool:
+    names, parameters = getattr(item, "fixturenames", ()), getattr(item, "callspec", None)
+    if "store" in names and parameters is not None and "store" in parameters.params:
+        return bool(parameters.params["store"] != "fake")
+    return "s3_endpoint" in names
+
+
 @pytest.fixture(scope="session")
 def moto_endpoint(aws_environment: None) -> Iterator[str]:
     """The address of moto's server."""
@@ -40,10 +65,20 @@ def moto_endpoint(aws_environment: None) -> Iterator[str]:
         yield endpoint
 
 
+@pytest.fixture(scope="session")
+def s3_endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the server that was asked for."""
+    if request.config.getoption("--s3") == "moto":
+        yield request.getfixturevalue("moto_endpoint")
+        return
+    with rgw_server(tmp_path_factory.mktemp("rgw")) as endpoint:
+        yield endpoint
+
+
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """An empty bucket, on the fake and on moto over either driver, on which savers can be made."""
-    store = STORES[request.param](lambda: request.getfixturevalue("moto_endpoint"))
+    """An empty bucket, on the fake and on a server over either driver, on which savers can be made."""
+    store = STORES[request.param](lambda: request.getfixturevalue("s3_endpoint"))
     yield store
     store.close()
 

@@ -56,16 +56,16 @@ async def put(saver: AsyncS3Saver, number: int, thread: str = "thread", **values
 
 
 @pytest.fixture
-def bucket(moto_endpoint: str) -> str:
-    """An empty bucket on moto's server."""
+def bucket(s3_endpoint: str) -> str:
+    """An empty bucket."""
     bucket = f"aio-{next(BUCKETS)}"
-    _ = boto3.session.Session().client("s3", endpoint_url=moto_endpoint).create_bucket(Bucket=bucket)
+    _ = boto3.session.Session().client("s3", endpoint_url=s3_endpoint).create_bucket(Bucket=bucket)
     return bucket
 
 
 @pytest.fixture
-def make(bucket: str, moto_endpoint: str) -> Callable[..., AsyncS3Saver]:
-    return partial(AsyncS3Saver, bucket, PREFIX, endpoint_url=moto_endpoint)
+def make(bucket: str, s3_endpoint: str) -> Callable[..., AsyncS3Saver]:
+    return partial(AsyncS3Saver, bucket, PREFIX, endpoint_url=s3_endpoint)
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +107,7 @@ def test_two_loops_in_two_threads_at_once(make: Callable[..., AsyncS3Saver]) -> 
     assert told == [[8, 7, 6, 5, 4, 3, 2, 1]] * 2
 
 
+@pytest.mark.moto_only("it keeps connections open, which nobody can close then")
 def test_a_loop_that_is_closed_without_being_shut_down(make: Callable[..., AsyncS3Saver]) -> None:
     """What is left of its client is closed from the next loop. Connections are not: moto leaves none open."""
     saver = make()
@@ -172,9 +173,9 @@ def test_it_is_made_once_for_all_tasks_of_a_loop(make: Callable[..., AsyncS3Save
     asyncio.run(main())
 
 
-def test_from_a_connection_string(bucket: str, moto_endpoint: str) -> None:
+def test_from_a_connection_string(bucket: str, s3_endpoint: str) -> None:
     async def main() -> None:
-        text = f"s3://{bucket}/{PREFIX}?endpoint_url={moto_endpoint}&region_name=us-east-1"
+        text = f"s3://{bucket}/{PREFIX}?endpoint_url={s3_endpoint}&region_name=us-east-1"
         async with AsyncS3Saver.from_conn_string(text, inline_threshold=100) as saver:
             await saver.setup()
             await put(saver, 1, large=noise(1000))
@@ -220,12 +221,12 @@ def test_a_session_that_is_not_asynchronous(make: Callable[..., AsyncS3Saver], s
 
 
 def test_a_client_of_the_caller_s_is_used_on_its_loop_and_not_closed(
-    make: Callable[..., AsyncS3Saver], moto_endpoint: str
+    make: Callable[..., AsyncS3Saver], s3_endpoint: str
 ) -> None:
     kept = []
 
     async def main() -> None:
-        async with get_session().create_client("s3", endpoint_url=moto_endpoint, config=AioConfig()) as client:
+        async with get_session().create_client("s3", endpoint_url=s3_endpoint, config=AioConfig()) as client:
             async with make(client=client) as saver:
                 await put(saver, 1)
                 assert await client_of(saver) is client
@@ -707,8 +708,8 @@ def test_a_value_that_holds_itself_is_weighed() -> None:
 # -- the same as S3Saver -----------------------------------------------------------------------------
 
 
-def test_each_reads_what_the_other_wrote(make: Callable[..., AsyncS3Saver], bucket: str, moto_endpoint: str) -> None:
-    with S3Saver(bucket, PREFIX, endpoint_url=moto_endpoint) as sync:
+def test_each_reads_what_the_other_wrote(make: Callable[..., AsyncS3Saver], bucket: str, s3_endpoint: str) -> None:
+    with S3Saver(bucket, PREFIX, endpoint_url=s3_endpoint) as sync:
         script = Script(sync)
         for number in range(1, 6):
             _ = script.put({"n": number, "large": noise(50_000, number // 2)})
@@ -814,13 +815,13 @@ loop.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_it_survives_a_fork_of_the_process(bucket: str, moto_endpoint: str) -> None:
+def test_it_survives_a_fork_of_the_process(bucket: str, s3_endpoint: str) -> None:
     """In a process of its own: this one has threads that may hold any lock just then."""
     root = Path(__file__).parents[1]
     env = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
-    done = subprocess.run([sys.executable, "-c", FORK, bucket, moto_endpoint], env=env, timeout=120)
+    done = subprocess.run([sys.executable, "-c", FORK, bucket, s3_endpoint], env=env, timeout=120)
     assert done.returncode == 0
-    with S3Saver(bucket, PREFIX, endpoint_url=moto_endpoint) as saver:
+    with S3Saver(bucket, PREFIX, endpoint_url=s3_endpoint) as saver:
         assert [it.checkpoint["id"] for it in saver.list(THREAD)] == [uuid_of(3), uuid_of(2), uuid_of(1)]
 
 

@@ -128,10 +128,10 @@ def test_cancelled_while_it_is_packing() -> None:
 
 
 @pytest.fixture(scope="module")
-def slow_endpoint(moto_endpoint: str) -> Iterator[str]:
-    """moto's server behind a relay that holds every answer back for a while."""
+def slow_endpoint(s3_endpoint: str) -> Iterator[str]:
+    """The server behind a relay that holds every answer back for a while."""
     loop = Loop()
-    port = int(moto_endpoint.rsplit(":", 1)[1])
+    port = int(s3_endpoint.rsplit(":", 1)[1])
     server = loop.run(asyncio.start_server(lambda reader, writer: relay(reader, writer, port), "127.0.0.1", 0))
     yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     loop.run(shut(server))

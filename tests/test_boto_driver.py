@@ -46,20 +46,20 @@ NAMES = count()
 
 
 @pytest.fixture(scope="module")
-def client(moto_endpoint: str) -> Iterator[S3Client]:
+def client(s3_endpoint: str) -> Iterator[S3Client]:
     """A client that tests share, because to make one takes half a second."""
-    config = Config(**config_options(moto_endpoint, 32, None))
-    with contextlib.closing(boto3.session.Session().client("s3", endpoint_url=moto_endpoint, config=config)) as client:
+    config = Config(**config_options(s3_endpoint, 32, None))
+    with contextlib.closing(boto3.session.Session().client("s3", endpoint_url=s3_endpoint, config=config)) as client:
         yield client
 
 
 @pytest.fixture
-def make(moto_endpoint: str) -> Iterator[Callable[..., BotoDriver]]:
+def make(s3_endpoint: str) -> Iterator[Callable[..., BotoDriver]]:
     """Make drivers, each for a bucket of its own that may not exist yet, and close them in the end."""
     with contextlib.ExitStack() as stack:
 
         def make(**options: Any) -> BotoDriver:
-            driver = BotoDriver(f"of-boto-{next(NAMES)}", **{"endpoint_url": moto_endpoint, **options})
+            driver = BotoDriver(f"of-boto-{next(NAMES)}", **{"endpoint_url": s3_endpoint, **options})
             stack.callback(driver.close)
             return driver
 

@@ -67,15 +67,15 @@ def test_the_demo_shows_what_it_claims() -> None:
         ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "ListObjectsV2 .*: access was denied .*"),
     ],
 )
-def test_the_demo_says_in_one_line_why_it_cannot_begin(env: dict[str, str], line: str, moto_endpoint: str) -> None:
-    run = run_demo(**{"DEMO_ENDPOINT_URL": moto_endpoint, **env})
+def test_the_demo_says_in_one_line_why_it_cannot_begin(env: dict[str, str], line: str, s3_endpoint: str) -> None:
+    run = run_demo(**{"DEMO_ENDPOINT_URL": s3_endpoint, **env})
     assert (run.returncode, run.stdout) == (1, "")
     assert re.fullmatch(line + r"\.\n", run.stderr)
 
 
-def test_the_sample_for_lambda_runs_each_turn_once(moto_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_for_lambda_runs_each_turn_once(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever request fails, and however often the event comes."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", moto_endpoint)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
     monkeypatch.setenv("BUCKET", "lambda-sample")
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "lambda.md").read_text(), re.DOTALL)
     sample: dict[str, Any] = {}

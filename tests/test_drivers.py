@@ -97,11 +97,11 @@ ODD_KEYS = [
 
 
 @pytest.fixture(scope="module")
-def client(moto_endpoint: str) -> Iterator[S3Client]:
+def client(s3_endpoint: str) -> Iterator[S3Client]:
     """A client that tests share, because to make one takes half a second."""
     session = boto3.session.Session("testing", "testing", region_name="us-east-1")
-    config = Config(**config_options(moto_endpoint, 32, None))
-    with contextlib.closing(session.client("s3", endpoint_url=moto_endpoint, config=config)) as client:
+    config = Config(**config_options(s3_endpoint, 32, None))
+    with contextlib.closing(session.client("s3", endpoint_url=s3_endpoint, config=config)) as client:
         yield client
 
 
@@ -129,10 +129,10 @@ def new(request: pytest.FixtureRequest, loop: Loop) -> Iterator[Maker]:
 
 
 @pytest.fixture
-def make(new: Maker, moto_endpoint: str) -> Maker:
+def make(new: Maker, s3_endpoint: str) -> Maker:
     """Make drivers, each for a bucket of its own that may not exist yet."""
     return lambda bucket="", **options: new(
-        bucket or f"driver-{next(NAMES)}", **{"endpoint_url": moto_endpoint, **options}
+        bucket or f"driver-{next(NAMES)}", **{"endpoint_url": s3_endpoint, **options}
     )
 
 
@@ -240,6 +240,7 @@ def test_copies(driver: Driver) -> None:
     assert driver.run(get("c", as_read)) is None
 
 
+@pytest.mark.moto_only("it has one region, its own")
 def test_a_bucket_is_made_once(make: Maker) -> None:
     driver = make(region_name="eu-central-1")
     with pytest.raises(BucketNotFound):
@@ -257,6 +258,21 @@ def test_a_bucket_is_made_in_the_region_of_the_client(new: Maker, region: str | 
     assert arguments.get("CreateBucketConfiguration", {}).get("LocationConstraint") == constraint
 
 
+def test_an_etag_is_sent_without_quotes(new: Maker) -> None:
+    """Ceph, and DigitalOcean Spaces which is made of it, match none in quotes."""
+    client = Scripted(STORED)
+    new("bucket", client=client).run(put("k", b"1", '"e"'))
+    ((_, arguments),) = client.calls
+    assert arguments["IfMatch"] == "e"
+
+
+def test_a_refusal_without_a_message_is_told_by_its_code(new: Maker) -> None:
+    refusal = failure("InvalidArgument", 400)
+    refusal.response["Error"]["Message"] = None  # type: ignore[typeddict-item]
+    with pytest.raises(StorageError, match=r"refused the request \(InvalidArgument, HTTP 400\); look"):
+        new("bucket", client=Scripted(refusal)).run(put("k", b"1"))
+
+
 def test_a_token_makes_start_after_needless(new: Maker) -> None:
     client = Scripted({"IsTruncated": False})
     new("bucket", client=client).run(ask(List("p", "after", "token", True, 7)))
@@ -267,6 +283,7 @@ def test_a_token_makes_start_after_needless(new: Maker) -> None:
 # --- put_object_args --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.moto_only("it knows no storage class but STANDARD, and encrypts nothing of itself")
 def test_put_object_args_are_for_puts_and_copies(make: Maker, client: S3Client) -> None:
     driver = make("with-arguments", put_object_args={"StorageClass": "STANDARD_IA", "ServerSideEncryption": "AES256"})
     driver.run(ask(CreateBucket()))

@@ -37,7 +37,7 @@ from langgraph.types import Command, Durability, Interrupt, Overwrite, Send, Sta
 
 from langgraph.checkpoint.s3 import S3Saver
 from tests.support.fake_s3 import FakeS3
-from tests.support.savers import PREFIX, AioStore, FakeStore, Memory, MotoStore, Place
+from tests.support.savers import PREFIX, AioStore, BotoStore, FakeStore, Memory, Place
 
 Story: TypeAlias = Callable[[Place], list[Any]]
 Saver: TypeAlias = BaseCheckpointSaver[str]
@@ -504,8 +504,8 @@ def test_delta_channels_give_the_same_state_at_every_turn(frequency: int, durabi
     check(FakeStore(), delta_story(frequency, durability))
 
 
-@pytest.mark.parametrize("kind", [MotoStore, AioStore])
-def test_delta_channels_over_the_real_client(kind: type[MotoStore | AioStore], moto_endpoint: str) -> None:
+@pytest.mark.parametrize("kind", [BotoStore, AioStore])
+def test_delta_channels_over_the_real_client(kind: type[BotoStore | AioStore], s3_endpoint: str) -> None:
     def story(place: Place) -> list[Any]:
         told = []
         for turn in range(3):
@@ -514,14 +514,14 @@ def test_delta_channels_over_the_real_client(kind: type[MotoStore | AioStore], m
             told.append(seen(delta(place.saver(), 4).get_state(ANNA)))
         return told
 
-    store = kind(moto_endpoint)
+    store = kind(s3_endpoint)
     check(store, story)
     store.close()
 
 
 @pytest.fixture
-def moto_store(moto_endpoint: str) -> Any:
-    store = MotoStore(moto_endpoint)
+def boto_store(s3_endpoint: str) -> Any:
+    store = BotoStore(s3_endpoint)
     yield store
     store.close()
 
@@ -648,8 +648,8 @@ def test_an_unchanged_large_value_is_stored_once() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_saver_survives_a_fork_of_the_process(moto_store: MotoStore) -> None:
-    graph = three(moto_store.saver(client=None))
+def test_a_saver_survives_a_fork_of_the_process(boto_store: BotoStore) -> None:
+    graph = three(boto_store.saver(client=None))
     graph.invoke({"log": ["parent"]}, ANNA)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads, as many have
@@ -692,10 +692,10 @@ asyncio.run(main())
 """
 
 
-def test_two_processes_on_one_thread_do_not_harm_each_other(moto_store: MotoStore) -> None:
-    three(moto_store.saver()).invoke({"log": ["start"]}, ANNA)
+def test_two_processes_on_one_thread_do_not_harm_each_other(boto_store: BotoStore) -> None:
+    three(boto_store.saver()).invoke({"log": ["start"]}, ANNA)
     root = Path(__file__).parents[1]
-    url = f"s3://{moto_store.bucket}/{PREFIX}?endpoint_url={moto_store.endpoint}"
+    url = f"s3://{boto_store.bucket}/{PREFIX}?endpoint_url={boto_store.endpoint}"
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", worker, name, url],
@@ -713,7 +713,7 @@ def test_two_processes_on_one_thread_do_not_harm_each_other(moto_store: MotoStor
         worker.communicate("go\n", timeout=60)
         assert worker.returncode == 0
 
-    with S3Saver(moto_store.bucket, PREFIX, endpoint_url=moto_store.endpoint) as saver:
+    with S3Saver(boto_store.bucket, PREFIX, endpoint_url=boto_store.endpoint) as saver:
         logs = {it.config["configurable"]["checkpoint_id"]: it for it in three(saver).get_state_history(ANNA)}
         assert len(logs) == 5 + 2 * 5 * 5  # an input and three nodes each, and where it begins
         for it in logs.values():

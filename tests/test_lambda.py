@@ -1,6 +1,6 @@
 """The agent of `examples/lambda` as it runs on Lambda: under AWS's own runtime client, in processes that are killed.
 
-Before each process stands a relay to moto's server, so that it can be stopped at any of its requests.
+Before each process stands a relay to the server, so that it can be stopped at any of its requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from langchain_core.runnables import RunnableConfig
 
 from tests.support.lambda_runtime import TIMEOUT, Exited, Function, FunctionError
 from tests.support.relay import Relay
-from tests.support.savers import PREFIX, MotoStore, shared_client
+from tests.support.savers import PREFIX, BotoStore, shared_client
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="awslambdaric has wheels for Linux only")
 
@@ -52,7 +52,7 @@ class Agent(Function):
 class Deployment:
     """A bucket, agents that work on it, and what their tools have done."""
 
-    def __init__(self, store: MotoStore, scratch: Path) -> None:
+    def __init__(self, store: BotoStore, scratch: Path) -> None:
         self.store = store
         self._bookings = scratch / "bookings"
         self._bookings.touch()
@@ -153,8 +153,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def deployment(moto_endpoint: str, tmp_path: Path) -> Iterator[Deployment]:
-    store = MotoStore(moto_endpoint)
+def deployment(s3_endpoint: str, tmp_path: Path) -> Iterator[Deployment]:
+    store = BotoStore(s3_endpoint)
     it = Deployment(store, tmp_path)
     yield it
     it.close()

@@ -23,7 +23,7 @@ from langgraph.checkpoint.s3.aio import AsyncS3Saver
 from langgraph.checkpoint.s3.errors import BucketNotFound, InvalidInput
 from langgraph.checkpoint.s3.otel import instrument
 from langgraph.checkpoint.s3.retention import RetentionPolicy
-from tests.support.savers import AioStore, MotoStore, Store
+from tests.support.savers import AioStore, BotoStore, Store
 from tests.support.threads import Script, config_for
 
 Saver: TypeAlias = S3Saver | AsyncS3Saver
@@ -50,10 +50,10 @@ def work(saver: Saver) -> dict[str, DeltaChannelHistory]:
     return dict(history)
 
 
-@pytest.fixture(params=[MotoStore, AioStore])
-def store(request: pytest.FixtureRequest, moto_endpoint: str) -> Iterator[Store]:
+@pytest.fixture(params=[BotoStore, AioStore])
+def store(request: pytest.FixtureRequest, s3_endpoint: str) -> Iterator[Store]:
     """Moto's server, over either driver."""
-    store = request.param(moto_endpoint)
+    store = request.param(s3_endpoint)
     yield store
     store.close()
 
@@ -270,8 +270,8 @@ def test_upkeep_is_observed_too(saver: Saver, telemetry: Telemetry) -> None:
     assert {span.name for span in telemetry.spans()} == {"s3saver apply_retention"}
 
 
-def test_a_bucket_that_is_not_there_is_told_of(moto_endpoint: str, telemetry: Telemetry) -> None:
-    with S3Saver("nowhere", endpoint_url=moto_endpoint) as saver:
+def test_a_bucket_that_is_not_there_is_told_of(s3_endpoint: str, telemetry: Telemetry) -> None:
+    with S3Saver("nowhere", endpoint_url=s3_endpoint) as saver:
         _ = telemetry.on(saver)
         with pytest.raises(BucketNotFound):
             saver.setup()

@@ -336,7 +336,7 @@ def test_an_interrupt_of_an_old_checkpoint_does_not_keep_a_thread() -> None:
 
 
 def test_over_either_driver(store: Store) -> None:
-    """On moto's server everything is as young as the test, so the saver's clock is put forward."""
+    """On a server everything is as young as the test, so the saver's clock is put forward."""
     for name in ("a", "b"):
         script = Script(store.saver(), name)
         for number in range(1, 5):

@@ -31,7 +31,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED
 from langgraph.checkpoint.s3 import CheckpointPruned, S3Saver
 from langgraph.checkpoint.s3.aio import AsyncS3Saver
 from tests.support.fake_s3 import FakeDriver, FakeS3
-from tests.support.savers import AioStore, MotoStore
+from tests.support.savers import AioStore, BotoStore
 from tests.support.threads import config_for, eager, noise, saver_on, uuid_of
 
 THREADS = ("a", "ab", "a/b")
@@ -399,15 +399,15 @@ TestLife = Life.TestCase
 TestLife.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
-@pytest.mark.parametrize("kind", [MotoStore, AioStore])
-def test_on_a_server(kind: type[MotoStore | AioStore], moto_endpoint: str) -> None:
+@pytest.mark.parametrize("kind", [BotoStore, AioStore])
+def test_on_a_server(kind: type[BotoStore | AioStore], s3_endpoint: str) -> None:
     """A short one through each driver, each life in a bucket of its own."""
 
     class OnServer(Life):
-        store: MotoStore | AioStore | None = None
+        store: BotoStore | AioStore | None = None
 
         def make_saver(self) -> S3Saver | AsyncS3Saver:
-            self.store = self.store or kind(moto_endpoint)
+            self.store = self.store or kind(s3_endpoint)
             return self.store.saver(inline_threshold=200)
 
         def teardown(self) -> None:

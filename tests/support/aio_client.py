@@ -43,7 +43,8 @@ class FakeClient:
 
     async def put_object(self, *, Bucket: str, Key: str, Body: Any, **condition: str) -> dict[str, Any]:
         data = Body if isinstance(Body, bytes) else Body.read()
-        if_match = ABSENT if "IfNoneMatch" in condition else condition.get("IfMatch")
+        etag = condition.get("IfMatch")  # without quotes, which Ceph would not take
+        if_match = ABSENT if "IfNoneMatch" in condition else etag and f'"{etag}"'
         etags: list[str] = []
         stored = await self._perform(Put(Key, data, if_match, noted=etags.append))
         if stored is Stored.REFUSED:

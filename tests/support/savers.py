@@ -1,4 +1,4 @@
-"""Places to keep checkpoints in tests: the bucket in memory, moto's server, and InMemorySaver to compare with."""
+"""Places to keep checkpoints in tests: the bucket in memory, a server, and InMemorySaver to compare with."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def shared_client(endpoint: str) -> Any:
     )
 
 
-class MotoStore:
-    """A fresh bucket on moto's server, over the real client."""
+class BotoStore:
+    """A fresh bucket on the server, over the real client."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -86,7 +86,7 @@ def shared_session() -> Any:
 
 
 class AioStore:
-    """A fresh bucket on moto's server, over aiobotocore.
+    """A fresh bucket on the server, over aiobotocore.
 
     The savers belong to a loop in another thread, so tests may call their synchronous methods as well as run
     their asynchronous ones on loops of their own.
@@ -114,7 +114,7 @@ class AioStore:
         self._loop.close()
 
 
-Store: TypeAlias = FakeStore | MotoStore | AioStore
+Store: TypeAlias = FakeStore | BotoStore | AioStore
 
 
 class Memory(InMemorySaver):
@@ -144,10 +144,10 @@ class Memory(InMemorySaver):
 
 STORES: Mapping[str, Callable[[Callable[[], str]], Store]] = {
     "fake": lambda endpoint: FakeStore(),
-    "moto": lambda endpoint: MotoStore(endpoint()),
+    "boto": lambda endpoint: BotoStore(endpoint()),
     "aio": lambda endpoint: AioStore(endpoint()),
 }
-"""What the fixture `store` (and with it `saver`) goes through. `endpoint()` starts moto's server, once."""
+"""What the fixture `store` (and with it `saver`) goes through. `endpoint()` starts the server, once."""
 
 
 @contextmanager

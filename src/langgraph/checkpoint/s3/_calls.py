@@ -228,7 +228,7 @@ def code_of(error: ClientError) -> str:
 
 
 def _message_of(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Message", ""))
+    return str(error.response.get("Error", {}).get("Message") or "")  # not every store says something
 
 
 def _status_of(error: ClientError) -> int:
@@ -468,7 +468,9 @@ def _only(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _condition(if_match: str | None) -> dict[str, str]:
     if if_match is None:
         return {}
-    return {"IfNoneMatch": "*"} if if_match == ABSENT else {"IfMatch": if_match}
+    if if_match == ABSENT:
+        return {"IfNoneMatch": "*"}
+    return {"IfMatch": if_match.strip('"')}  # Ceph matches no ETag in quotes; AWS takes it either way
 
 
 def _listing(request: List) -> dict[str, Any]:
