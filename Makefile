@@ -5,10 +5,10 @@ BIN := .venv/bin
 SETUP := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check worlds campaign bench clean
+.PHONY: help demo test test-rgw check worlds campaign bench clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-15s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-15s %s\n", $$1, $$2 }'
 
 $(SETUP): pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -21,6 +21,9 @@ demo: $(SETUP) ## Run the demo on a simulated S3
 
 test: $(SETUP) ## Run the tests
 	$(BIN)/python -m pytest -n 2
+
+test-rgw: $(SETUP) ## Run what needs a server on a real one, Ceph's RADOS Gateway; see infra/README.md
+	$(BIN)/python -m pytest -n 2 --s3 rgw -m "not campaign and not wheel"
 
 check: $(SETUP) ## Check format, lint, types and layers, and test the built wheel
 	$(BIN)/ruff format --check .

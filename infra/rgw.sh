@@ -10,6 +10,13 @@
 # Needs ceph-mon, ceph-osd, radosgw and ceph-common (Debian 12: Ceph 16.2; Debian 13: 18.2). Works as root, without systemd.
 set -euo pipefail
 
+for program in ceph ceph-mon ceph-osd monmaptool radosgw radosgw-admin; do
+    if ! command -v $program >/dev/null; then
+        echo "$0 needs $program: apt-get install ceph-mon ceph-osd radosgw ceph-common" >&2
+        exit 1
+    fi
+done
+
 directory=$(mkdir -p "$1" && cd "$1" && pwd)
 port=$2
 day=${3:--1} # -1: days are days

@@ -55,7 +55,7 @@ def _needs_server(item: pytest.Item) -> bool:
     names, parameters = getattr(item, "fixturenames", ()), getattr(item, "callspec", None)
     if "store" in names and parameters is not None and "store" in parameters.params:
         return bool(parameters.params["store"] != "fake")
-    return "s3_endpoint" in names
+    return "s3_endpoint" in names or item.get_closest_marker("rgw") is not None
 
 
 @pytest.fixture(scope="session")
