@@ -259,7 +259,7 @@ class FakeS3:
         if not self.versioned:
             return
         self._made += 1
-        self._versions = [(replace(it, latest=it.latest and it.key != key), old) for it, old in self._versions]
+        self._versions = [(it._replace(latest=it.latest and it.key != key), old) for it, old in self._versions]
         self._versions.append((Version(key, f"v{self._made}", True, body is None, self.now), body))
 
     def _version(self, request: Get) -> Body | None:
@@ -284,7 +284,7 @@ class FakeS3:
         self._remove(key)
         if mine:
             it, body = self._versions[mine[-1]]
-            self._versions[mine[-1]] = (replace(it, latest=True), body)
+            self._versions[mine[-1]] = (it._replace(latest=True), body)
             if body is not None:
                 insort(self._keys, key)
                 self._objects[key], self._modified[key] = body, it.modified

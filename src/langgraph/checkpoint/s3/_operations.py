@@ -34,10 +34,8 @@ from langgraph.checkpoint.s3._objects import ChannelHistory, Codec, WriteBatch
 from langgraph.checkpoint.s3._plans.ahead import read_ahead_plan
 from langgraph.checkpoint.s3._plans.delta import get_history_plan
 from langgraph.checkpoint.s3._plans.listing import Selection, Walk, next_page_plan
-from langgraph.checkpoint.s3._plans.prune import delete_runs_plan, prune_thread_plan
 from langgraph.checkpoint.s3._plans.read import Loaded, get_exact_plan, get_latest_plan
 from langgraph.checkpoint.s3._plans.renew import Life
-from langgraph.checkpoint.s3._plans.threads import copy_thread_plan, delete_thread_plan
 from langgraph.checkpoint.s3._plans.write import Draft, Settings, put_manifest_plan, put_plan, put_writes_plan
 from langgraph.checkpoint.s3._requests import CreateBucket, GetVersioning, List, Plan, list_page
 from langgraph.checkpoint.s3._rules import matches, run_goes_on, stops_run, write_index
@@ -306,6 +304,8 @@ class Operations(BaseCheckpointSaver[str]):
         return [self._tuple(thread, loaded) for thread, loaded in page]
 
     def _delete_thread_plan(self, thread_id: str) -> Plan[None]:
+        from langgraph.checkpoint.s3._plans.threads import delete_thread_plan
+
         thread = text_of(thread_id, "thread_id")
         prefix = thread_prefix(self._root, thread)
         yield from self._changing(prefix, delete_thread_plan(self._root, thread, self._trash))
@@ -313,12 +313,16 @@ class Operations(BaseCheckpointSaver[str]):
             remembered.forget(prefix)
 
     def _copy_thread_plan(self, source_thread_id: str, target_thread_id: str) -> Plan[None]:
+        from langgraph.checkpoint.s3._plans.threads import copy_thread_plan
+
         source, target = text_of(source_thread_id, "thread_id"), text_of(target_thread_id, "thread_id")
         reach = self._expire_after.total_seconds() / 2 if self._expire_after else 0.0
         plan = copy_thread_plan(self._codec, self._root, source, target, self._oldest(), reach)
         yield from self._changing(thread_prefix(self._root, target), plan)
 
     def _prune_plan(self, thread_ids: Sequence[str], strategy: str) -> Plan[None]:
+        from langgraph.checkpoint.s3._plans.prune import prune_thread_plan
+
         threads = texts_of(thread_ids, "thread_ids")
         if strategy not in ("keep_latest", "delete", "delete_all"):
             raise InvalidInput(f"prune strategy {strategy!r} is unknown; use 'keep_latest', 'delete' or 'delete_all'.")
@@ -350,6 +354,8 @@ class Operations(BaseCheckpointSaver[str]):
             )
 
     def _delete_for_runs_plan(self, run_ids: Sequence[str]) -> Plan[None]:
+        from langgraph.checkpoint.s3._plans.prune import delete_runs_plan
+
         runs = texts_of(run_ids, "run_ids")
         yield from self._changing(
             self._root, delete_runs_plan(self._codec, self._root, runs, self._trash, self._oldest())

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from langgraph.checkpoint.s3._objects import Body as Body
 
@@ -109,8 +109,7 @@ class List:
     max_keys: int = MAX_LIST
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One key of a listing. `modified` is when it was stored, by the store's clock, in seconds since 1970."""
 
     key: str
@@ -119,8 +118,7 @@ class Entry:
     modified: float = 0.0
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """One page of a listing, in ascending key order; `token` is None on the last one."""
 
     entries: Sequence[Entry]
@@ -143,8 +141,7 @@ class ListVersions:
     token: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True)
-class Version:
+class Version(NamedTuple):
     """One version of a key, or a delete marker, which makes the key absent while it is the latest."""
 
     key: str
@@ -154,8 +151,7 @@ class Version:
     modified: float  # when it was stored or the key deleted, in seconds since 1970
 
 
-@dataclass(frozen=True)
-class VersionPage:
+class VersionPage(NamedTuple):
     """One page of versions and delete markers, in no particular order; `token` is None on the last one."""
 
     versions: Sequence[Version]
