@@ -67,6 +67,7 @@ class FakeClient:
             "CommonPrefixes": [{"Prefix": folder} for folder in page.folders],
             "IsTruncated": page.token is not None,
             "NextContinuationToken": page.token,
+            "ResponseMetadata": {"HTTPHeaders": {"date": page.date}},
         }
 
     async def delete_objects(self, *, Bucket: str, Delete: dict[str, Any]) -> dict[str, Any]:

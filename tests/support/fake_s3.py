@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from email.utils import formatdate
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from langgraph.checkpoint.s3._requests import (
@@ -238,7 +239,7 @@ class FakeS3:
                 folders.append(last)
                 start = self._end(last)
         token = base64.urlsafe_b64encode(last.encode()).decode() if start < end else None
-        return Page(entries, folders, token)
+        return Page(entries, folders, token, formatdate(self.now, usegmt=True))
 
     def _delete(self, request: Delete) -> None:
         if not 1 <= len(request.keys) <= MAX_DELETE:

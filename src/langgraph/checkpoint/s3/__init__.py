@@ -10,11 +10,13 @@ from langgraph.checkpoint.s3.errors import (
     Contended,
     CorruptObject,
     InvalidInput,
+    LeaseLost,
     LifecycleWarning,
     MissingObject,
     ObjectTooLarge,
     S3SaverError,
     StorageError,
+    ThreadBusy,
     UnsupportedFormat,
 )
 
@@ -25,6 +27,7 @@ __all__ = [
     "Contended",
     "CorruptObject",
     "InvalidInput",
+    "LeaseLost",
     "LifecycleWarning",
     "MissingObject",
     "ObjectTooLarge",
@@ -34,5 +37,6 @@ __all__ = [
     "S3SaverError",
     "Stats",
     "StorageError",
+    "ThreadBusy",
     "UnsupportedFormat",
 ]

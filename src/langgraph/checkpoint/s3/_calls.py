@@ -492,6 +492,7 @@ def _page(answer: Mapping[str, Any]) -> Page:
         ],
         folders=[found["Prefix"] for found in answer.get("CommonPrefixes", ())],
         token=answer["NextContinuationToken"] if answer["IsTruncated"] else None,
+        date=answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", ""),
     )
 
 

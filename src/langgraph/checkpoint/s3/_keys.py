@@ -9,6 +9,7 @@
     {prefix}/{thread}/{ns}/c/{desc}.{checkpoint_id}/stretch/…    copy of what a stretch of a delta chain needs
     {prefix}/{thread}/_name                                      full id of a thread whose part is a hash, once copied
     {prefix}-trash/{thread}/…                                    copy of what was pruned (_trash/ without a prefix)
+    {prefix}/_leases/{thread}                                    who may run that thread, and until when
     {prefix}/_runs/{run}/{thread}/{ns}/{desc}.{checkpoint_id}    marker: this run wrote that checkpoint
 
 `desc` makes keys sort newest first: S3 lists in ascending order only. For a UUID (in its canonical
@@ -260,6 +261,11 @@ def thread_prefix(root: str, thread_id: str) -> str:
 def thread_name(root: str, thread_part: str) -> str:
     """The object that holds the full id of a copied thread whose part is a hash."""
     return f"{root}{thread_part}/_name"
+
+
+def lease_key(root: str, thread_id: str) -> str:
+    """The object of a thread's lease. It lies outside of the thread ("_leases" is no thread's part)."""
+    return f"{root}_leases/{encode_part(thread_id, THREAD_LIMIT)}"
 
 
 def trash_of(root: str) -> str:

@@ -119,11 +119,15 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """One page of a listing, in ascending key order; `token` is None on the last one."""
+    """One page of a listing, in ascending key order; `token` is None on the last one.
+
+    `date` is the time of the answer by the store's clock, as HTTP has it.
+    """
 
     entries: Sequence[Entry]
     folders: Sequence[str]
     token: str | None
+    date: str = ""
 
 
 @dataclass(frozen=True)

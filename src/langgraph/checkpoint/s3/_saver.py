@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -34,9 +34,10 @@ from langgraph.checkpoint.s3._operations import (
 from langgraph.checkpoint.s3._run import Observer
 from langgraph.checkpoint.s3._stats import Stats
 from langgraph.checkpoint.s3._upkeep import Upkeep
-from langgraph.checkpoint.s3.errors import LifecycleWarning
+from langgraph.checkpoint.s3.errors import LifecycleWarning, S3SaverError
 
 if TYPE_CHECKING:
+    from langgraph.checkpoint.s3.lease import Lease
     from langgraph.checkpoint.s3.lifecycle import Finding, Rule
     from langgraph.checkpoint.s3.retention import Restored, RetentionPolicy, RetentionReport, ThreadPlan
 
@@ -502,6 +503,47 @@ class S3Saver(Upkeep):
             AccessDenied: It takes s3:GetLifecycleConfiguration.
         """
         return self._driver.run(self._check_lifecycle_plan(), "check_lifecycle")
+
+    # -- leases ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def lease(self, thread_id: str, ttl: timedelta) -> Iterator[Lease]:
+        """Hold a thread for the length of a block: no other block on this thread begins meanwhile, in any process.
+
+        For triggers that may deliver the same event twice at once. Nobody needs it for the thread's sake: savers are
+        correct without; what it spares is tools that are carried out twice. It binds only those who ask for it.
+
+        Three round trips of a saver's first lease, two of later ones (a LIST, a GET and a PUT), one to give it back (a
+        PUT). Its object lies below "{prefix}/_leases/", one for each thread that was ever held.
+
+        Args:
+            thread_id: The thread.
+            ttl: How long it is held if this process dies or is frozen, a second to seven days: longer than the block
+                takes, such as a function's time-out; or `renew()` it inside.
+
+        Yields:
+            The lease: its fencing `number`, the seconds `left`, and `renew()`.
+
+        Raises:
+            ThreadBusy: Another run holds the thread; it says for how long already, and for how long at most.
+            LeaseLost: On leaving the block: it took longer than `ttl`, and another run has begun meanwhile.
+            Contended: Several were after it at once, each time it was tried.
+            InvalidInput: `ttl` is out of range.
+            StorageError: S3 refused, or could not be reached: the thread may be held for `ttl`. Or the store does not
+                keep to conditional writes.
+        """
+        from langgraph.checkpoint.s3._plans.lease import release_plan
+        from langgraph.checkpoint.s3.lease import Lease
+
+        tenure = self._tenure(thread_id, ttl)
+        self._driver.run(self._lease_plan(tenure), "lease", thread_id)
+        try:
+            yield Lease(tenure, lambda plan: self._driver.run(plan, "renew", thread_id))
+        except BaseException:
+            with suppress(S3SaverError):  # what ended the block says more
+                self._driver.run(release_plan(tenure), "release", thread_id)
+            raise
+        self._driver.run(release_plan(tenure), "release", thread_id)
 
     # -- the async twins: the same in worker threads -----------------------------------------------
 

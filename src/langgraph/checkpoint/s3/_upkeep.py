@@ -1,4 +1,4 @@
-"""Upkeep of what is stored, as plans: retention, undoing it, lifecycle rules. No run waits for any of it.
+"""Upkeep of what is stored, as plans: retention, undoing it, lifecycle rules, leases. LangGraph asks for none of it.
 
 Nothing of it is imported before it is first called: a cold start does not need it.
 """
@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-from langgraph.checkpoint.s3._keys import THREAD_LIMIT, encode_part
+from langgraph.checkpoint.s3._keys import THREAD_LIMIT, encode_part, lease_key
 from langgraph.checkpoint.s3._objects import CheckpointObject
 from langgraph.checkpoint.s3._operations import Operations, text_of, texts_of
 from langgraph.checkpoint.s3._requests import GetLifecycle, Lifecycle, Plan, PutLifecycle
@@ -19,12 +20,16 @@ from langgraph.checkpoint.s3._rules import run_goes_on
 from langgraph.checkpoint.s3.errors import CorruptObject, InvalidInput, StorageError
 
 if TYPE_CHECKING:
+    from langgraph.checkpoint.s3._plans.lease import Tenure
     from langgraph.checkpoint.s3._plans.retention import Job, RetentionWalk
     from langgraph.checkpoint.s3.lifecycle import Finding, Rule, Wanted
     from langgraph.checkpoint.s3.retention import Restored, RetentionPolicy, RetentionReport, ThreadPlan
 
 
 logger = logging.getLogger("langgraph.checkpoint.s3")
+
+SHORTEST_LEASE = timedelta(seconds=1)
+LONGEST_LEASE = timedelta(days=7)
 
 
 class Application:
@@ -67,6 +72,8 @@ class Application:
 
 class Upkeep(Operations):
     """What a saver can do besides LangGraph's operations. It knows no client."""
+
+    _has_conditions = False  # whether the store is known to keep to conditions
 
     def _application(
         self,
@@ -206,6 +213,26 @@ class Upkeep(Operations):
         else:
             plan = undo_trash_plan(self._codec, thread, self._trash)
         return (yield from self._changing(thread.prefix, plan))
+
+    # -- leases ------------------------------------------------------------------------------------
+
+    def _tenure(self, thread_id: str, ttl: timedelta) -> Tenure:
+        from langgraph.checkpoint.s3._plans.lease import Tenure
+
+        given: object = ttl
+        if not isinstance(given, timedelta) or not SHORTEST_LEASE <= given <= LONGEST_LEASE:
+            raise InvalidInput(f"ttl must be a timedelta between one second and seven days, not {ttl!r}.")
+        key = lease_key(self._root, text_of(thread_id, "thread_id"))
+        return Tenure(self.bucket, key, thread_id, ttl.total_seconds(), uuid4().hex, monotonic)
+
+    def _lease_plan(self, tenure: Tenure) -> Plan[None]:
+        """Take a lease. The first one that a saver takes tells whether there can be any: one more round trip."""
+        from langgraph.checkpoint.s3._plans.lease import acquire_plan, conditions_plan
+
+        yield from acquire_plan(tenure)
+        if not self._has_conditions:
+            yield from conditions_plan(tenure)
+            self._has_conditions = True
 
     def _forget_changed(self, plans: Sequence[ThreadPlan]) -> None:
         """Nothing that was remembered or read ahead of a thread may outlive what was deleted of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -34,9 +34,10 @@ from langgraph.checkpoint.s3._run import Observer
 from langgraph.checkpoint.s3._stats import Stats
 from langgraph.checkpoint.s3._upkeep import Upkeep
 from langgraph.checkpoint.s3._weight import is_large
-from langgraph.checkpoint.s3.errors import LifecycleWarning
+from langgraph.checkpoint.s3.errors import LifecycleWarning, S3SaverError
 
 if TYPE_CHECKING:
+    from langgraph.checkpoint.s3.lease import AsyncLease
     from langgraph.checkpoint.s3.lifecycle import Finding, Rule
     from langgraph.checkpoint.s3.retention import Restored, RetentionPolicy, RetentionReport, ThreadPlan
 
@@ -337,6 +338,28 @@ class AsyncS3Saver(Upkeep):
     async def acheck_lifecycle(self) -> Sequence[Finding]:
         """Find rules of the bucket that would delete live objects, or archive them. One round trip."""
         return await self._driver.run(self._check_lifecycle_plan(), "check_lifecycle")
+
+    # -- leases ------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def lease(self, thread_id: str, ttl: timedelta) -> AsyncIterator[AsyncLease]:
+        """Hold a thread for the length of a block: no other block on this thread begins meanwhile, in any process.
+
+        Two round trips, three the first time, and one to give it back. The rest is told at `S3Saver.lease`. A task that
+        is cancelled while it takes the lease may hold it for `ttl`; one that is cancelled inside gives it back.
+        """
+        from langgraph.checkpoint.s3._plans.lease import release_plan
+        from langgraph.checkpoint.s3.lease import AsyncLease
+
+        tenure = self._tenure(thread_id, ttl)
+        await self._driver.run(self._lease_plan(tenure), "lease", thread_id)
+        try:
+            yield AsyncLease(tenure, lambda plan: self._driver.run(plan, "renew", thread_id))
+        except BaseException:
+            with suppress(S3SaverError):  # what ended the block says more
+                await self._driver.run(release_plan(tenure), "release", thread_id)
+            raise
+        await self._driver.run(release_plan(tenure), "release", thread_id)
 
     # -- the synchronous twins: the same, for other threads than the loop's ------------------------
 

@@ -81,5 +81,27 @@ class Contended(S3SaverError):
     kind = "contended"
 
 
+class ThreadBusy(S3SaverError):
+    """Another run holds the thread's lease. Nothing was done; try again later.
+
+    Attributes:
+        thread_id: The thread.
+        age: For how many seconds it has been held, by the store's clock.
+        left: After how many seconds it is free at the latest, unless its holder renews it.
+    """
+
+    kind = "thread_busy"
+
+    def __init__(self, message: str, *, thread_id: str, age: float, left: float) -> None:
+        super().__init__(message)
+        self.thread_id, self.age, self.left = thread_id, age, left
+
+
+class LeaseLost(S3SaverError):
+    """The lease ended before its holder did, and another run has taken it, or somebody has deleted it."""
+
+    kind = "lease_lost"
+
+
 class LifecycleWarning(UserWarning):
     """A lifecycle rule of the bucket would delete or archive live objects. Warned of by `setup()`."""
