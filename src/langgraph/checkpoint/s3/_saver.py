@@ -413,7 +413,8 @@ class S3Saver(Upkeep):
             dry_run: Plan, and delete nothing. For named threads the report holds their plans, which
                 `execute_retention` takes.
             cursor: Where to go on: that of a report of a call that was stopped.
-            stop_after: Begin no more threads after this time. The report's `cursor` says where to go on.
+            stop_after: Begin no more threads after this time, but some in any case. The report's `cursor` says where to
+                go on.
             progress: Called with the plan of each thread once it is dealt with. What it raises ends the call.
 
         Returns:

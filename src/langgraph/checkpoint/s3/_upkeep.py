@@ -49,6 +49,7 @@ class Application:
         self._progress = progress
         self._named = named
         self._end = None if stop_after is None else monotonic() + stop_after.total_seconds()
+        self._begun = False
         self.report = report
 
     @property
@@ -58,10 +59,12 @@ class Application:
             self.report.cursor = None
             return True
         self.report.cursor = self._walk.cursor
-        return self._end is not None and monotonic() >= self._end
+        # Not before there is something to go on from: whoever has too little time would never get any further.
+        return self._begun and self._end is not None and monotonic() >= self._end
 
     def next_plan(self) -> Plan[None]:
         """Deal with the next few threads."""
+        self._begun = True
         for plan in (yield from self._step(self._walk)):
             self.report.add(plan)
             if self._named:
