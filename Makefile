@@ -5,7 +5,7 @@ BIN := .venv/bin
 SETUP := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rgw check worlds campaign bench clean
+.PHONY: help demo test test-rgw test-server check worlds campaign bench clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-15s %s\n", $$1, $$2 }'
@@ -24,6 +24,16 @@ test: $(SETUP) ## Run the tests
 
 test-rgw: $(SETUP) ## Run what needs a server on a real one, Ceph's RADOS Gateway; see infra/README.md
 	$(BIN)/python -m pytest -n 2 --s3 rgw -m "not campaign and not wheel"
+
+# The server pins what it needs, so it gets an environment of its own.
+.venv-server/ready: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
+	$(@D)/bin/python -m pip install --quiet --editable '.[async]' --group server
+	@touch $@
+
+test-server: .venv-server/ready ## Drive Agent Server (langgraph dev) on the saver
+	.venv-server/bin/python -m pytest -m server tests/test_agent_server.py
 
 check: $(SETUP) ## Check format, lint, types and layers, and test the built wheel
 	$(BIN)/ruff format --check .
@@ -64,4 +74,4 @@ bench: $(SETUP) ## Measure beside other savers, in about a quarter of an hour; w
 	$(BIN)/python -m benchmarks.throughput
 
 clean: ## Remove what the other targets made
-	rm -rf .venv $(WORLDS) .bench dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-server $(WORLDS) .bench dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
