@@ -9,7 +9,21 @@ from pathlib import Path
 import langgraph.checkpoint.s3
 
 PACKAGE = Path(langgraph.checkpoint.s3.__file__).parent
-LATER = {"aio", "_aioboto", "lease", "lifecycle", "otel", "prune", "retention", "sweep", "threads", "undo"}
+LATER = {
+    "_aioboto",
+    "aio",
+    "delta",
+    "lease",
+    "lifecycle",
+    "listing",
+    "otel",
+    "prune",
+    "renew",
+    "retention",
+    "sweep",
+    "threads",
+    "undo",
+}
 """Modules that `S3Saver` does without."""
 
 CODE = """

@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 
 from langgraph.checkpoint.s3 import MissingObject, S3Saver
 from langgraph.checkpoint.s3._keys import namespace, time_of
-from langgraph.checkpoint.s3._plans import write
+from langgraph.checkpoint.s3._plans import renew
 from langgraph.checkpoint.s3._plans.renew import Life
 from langgraph.checkpoint.s3._requests import Put
 from langgraph.checkpoint.s3.retention import EXPIRED, RetentionPolicy
@@ -335,9 +335,9 @@ def test_without_renewal_the_rule_breaks_threads(what: str, monkeypatch: pytest.
         yield
 
     if what == "values":
-        monkeypatch.setattr(write, "old_values", lambda *_: set())
+        monkeypatch.setattr(renew, "old_values", lambda *_: set())
     else:
-        monkeypatch.setattr(write, "renew_chain_plan", no_chain)
+        monkeypatch.setattr(renew, "renew_chain_plan", no_chain)
     failed = 0
     for seed in range(20):
         world = World(seed, delta=what == "chain")

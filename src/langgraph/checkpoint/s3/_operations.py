@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import cache
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -32,16 +32,17 @@ from langgraph.checkpoint.s3._keys import Namespace, namespace, root_of, thread_
 from langgraph.checkpoint.s3._memory import Memory
 from langgraph.checkpoint.s3._objects import ChannelHistory, Codec, WriteBatch
 from langgraph.checkpoint.s3._plans.ahead import read_ahead_plan
-from langgraph.checkpoint.s3._plans.delta import get_history_plan
-from langgraph.checkpoint.s3._plans.listing import Selection, Walk, next_page_plan
 from langgraph.checkpoint.s3._plans.read import Loaded, get_exact_plan, get_latest_plan
-from langgraph.checkpoint.s3._plans.renew import Life
 from langgraph.checkpoint.s3._plans.write import Draft, Settings, put_manifest_plan, put_plan, put_writes_plan
 from langgraph.checkpoint.s3._requests import CreateBucket, GetVersioning, List, Plan, list_page
 from langgraph.checkpoint.s3._rules import matches, run_goes_on, stops_run, write_index
 from langgraph.checkpoint.s3._trail import Trail
 from langgraph.checkpoint.s3._values import Typed, compressing
 from langgraph.checkpoint.s3.errors import BucketNotFound, InvalidInput
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.s3._plans.listing import Walk
+    from langgraph.checkpoint.s3._plans.renew import Life
 
 T = TypeVar("T")
 
@@ -284,6 +285,8 @@ class Operations(BaseCheckpointSaver[str]):
         limit: int | None,
     ) -> Walk:
         """A listing that has not begun."""
+        from langgraph.checkpoint.s3._plans.listing import Selection, Walk
+
         if limit is not None:
             _check_number("limit", limit)
         serde = self._serializer()
@@ -300,6 +303,8 @@ class Operations(BaseCheckpointSaver[str]):
         return Walk(selection, self._root, limit)
 
     def _page_plan(self, walk: Walk) -> Plan[list[CheckpointTuple]]:
+        from langgraph.checkpoint.s3._plans.listing import next_page_plan
+
         page = yield from through_cache(next_page_plan(self._codec, walk), self._cache)
         return [self._tuple(thread, loaded) for thread, loaded in page]
 
@@ -340,7 +345,11 @@ class Operations(BaseCheckpointSaver[str]):
         return 0.0 if self._expire_after is None else self._clock() / 1e9 - self._expire_after.total_seconds()
 
     def _life(self) -> Life | None:
-        return None if self._expire_after is None else Life(self._clock() / 1e9, self._expire_after.total_seconds())
+        if self._expire_after is None:
+            return None
+        from langgraph.checkpoint.s3._plans.renew import Life
+
+        return Life(self._clock() / 1e9, self._expire_after.total_seconds())
 
     def _check_versioning_plan(self) -> Plan[None]:
         """See that what is going to be deleted can be brought back, if it is to. A round trip, once."""
@@ -362,6 +371,8 @@ class Operations(BaseCheckpointSaver[str]):
         )
 
     def _delta_plan(self, config: RunnableConfig, channels: Sequence[str]) -> Plan[dict[str, DeltaChannelHistory]]:
+        from langgraph.checkpoint.s3._plans.delta import get_history_plan
+
         at = address(config)
         ns = namespace(self._root, at.thread, at.ns)
         if not channels:

@@ -4,7 +4,7 @@ A checkpoint is read for T after it was put, so that nothing it depends on may b
 at most 1.5 T old when the checkpoint is read last, and clocks may differ by T/2. What is older than T/4 is renewed, as
 what a checkpoint inherits from its delta chain may itself have been inherited, and be as much older again.
 
-* A large value that is inherited is stored again, beside the new checkpoint (in `write`).
+* A large value that is inherited is stored again, beside the new checkpoint.
 * A delta chain is cut: its history is packed beside an ancestor. Not beside the parent of a run that is under way, as
   the writes of its tasks may still be arriving: beside the nearest ancestor that is *settled*, old enough for nothing
   to be on its way to those behind it. That ancestor, if it is old, and large values that the chain begins with are
@@ -14,7 +14,8 @@ what a checkpoint inherits from its delta chain may itself have been inherited, 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from langgraph.checkpoint.s3._keys import Namespace, time_of
 from langgraph.checkpoint.s3._objects import BlobRef, CheckpointObject, Codec, HistoryPack, Link, Value
@@ -22,6 +23,9 @@ from langgraph.checkpoint.s3._plans.delta import history_plan
 from langgraph.checkpoint.s3._plans.read import blob_request, missing
 from langgraph.checkpoint.s3._requests import Get, Plan, Put, Stored, as_read, each, get, list_all, put_all
 from langgraph.checkpoint.s3._values import Typed
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.s3._plans.write import Draft
 
 DAY = 86_400.0
 
@@ -54,6 +58,25 @@ def old_values(values: Mapping[str, Value], life: Life) -> set[str]:
     """The channels whose large value is to be stored again."""
     refs = {name: value.content for name, value in values.items() if isinstance(value.content, BlobRef)}
     return {name for name, ref in refs.items() if life.is_old(time_of(ref.owner))}
+
+
+def renew_inherited_plan(
+    codec: Codec, ns: Namespace, draft: Draft, parent: CheckpointObject, taken: dict[str, Value], life: Life
+) -> Plan[tuple[Draft, dict[str, Value], float]]:
+    """Take nothing of the parent that is getting old; tells how old the rest is.
+
+    Large values are stored again with this checkpoint: the caller mostly holds them, else they are read.
+    """
+    old = old_values(taken, life)
+    lacking = [name for name in old if draft.in_hand(name) is None]
+    read = yield from fetch_values_plan(codec, ns, parent, lacking)
+    taken = {name: value for name, value in taken.items() if name not in old}
+    owners = [value.content.owner for value in taken.values() if isinstance(value.content, BlobRef)]
+    times = [time_of(owner) or 0.0 for owner in owners]
+    if draft.deltas:
+        times.append((yield from renew_chain_plan(codec, ns, parent, list(draft.deltas), life)))
+    held = draft.in_hand
+    return replace(draft, in_hand=lambda name: read.get(name) or held(name)), taken, min([*times, life.now])
 
 
 def fetch_values_plan(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from langgraph.checkpoint.s3._keys import (
     Namespace,
@@ -16,7 +17,6 @@ from langgraph.checkpoint.s3._keys import (
     is_checkpoint,
     numbered_batch,
     stamped_batch,
-    time_of,
 )
 from langgraph.checkpoint.s3._objects import (
     BlobRef,
@@ -28,12 +28,14 @@ from langgraph.checkpoint.s3._objects import (
     Version,
     WriteBatch,
 )
-from langgraph.checkpoint.s3._plans.renew import Life, fetch_values_plan, old_values, renew_chain_plan
 from langgraph.checkpoint.s3._requests import ABSENT, Plan, Put, Stored, delete_all, get, put_all
 from langgraph.checkpoint.s3._rules import chain_marks, dooms, has_regular, lacking, link_of
 from langgraph.checkpoint.s3._stretch import Packing, pack_stretch
 from langgraph.checkpoint.s3._values import Typed
 from langgraph.checkpoint.s3.errors import CheckpointPruned, Contended
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.s3._plans.renew import Life
 
 MAX_BATCHES = 10_000
 """Batches of regular writes that one task may have. Only a caller that repeats itself has more than one."""
@@ -106,7 +108,9 @@ def put_plan(
     taken = _taken(draft, parent)
     since = 0.0
     if life is not None and parent is not None:
-        draft, taken, since = yield from _renew_plan(codec, ns, draft, parent, taken, life)
+        from langgraph.checkpoint.s3._plans.renew import renew_inherited_plan
+
+        draft, taken, since = yield from renew_inherited_plan(codec, ns, draft, parent, taken, life)
     values, blobs = _place(codec, ns, draft.thread, draft.ns, draft.id, _own(draft, taken), settings)
     values |= taken
     marks, steps = chain_marks(parent, max(draft.deltas.values(), default=0))
@@ -147,25 +151,6 @@ def _too_late(codec: Codec, ns: Namespace, draft: Draft) -> CheckpointPruned:
         f"checkpoint {draft.parent} of thread {draft.thread!r} in s3://{codec.bucket}/{ns.base} was pruned while a new "
         "checkpoint was being built on it; nothing was stored. Read the thread again and continue from its latest."
     )
-
-
-def _renew_plan(
-    codec: Codec, ns: Namespace, draft: Draft, parent: CheckpointObject, taken: dict[str, Value], life: Life
-) -> Plan[tuple[Draft, dict[str, Value], float]]:
-    """Take nothing of the parent that is getting old; tells how old the rest is.
-
-    Large values are stored again with this checkpoint: the caller mostly holds them, else they are read.
-    """
-    old = old_values(taken, life)
-    lacking = [name for name in old if draft.in_hand(name) is None]
-    read = yield from fetch_values_plan(codec, ns, parent, lacking)
-    taken = {name: value for name, value in taken.items() if name not in old}
-    owners = [value.content.owner for value in taken.values() if isinstance(value.content, BlobRef)]
-    times = [time_of(owner) or 0.0 for owner in owners]
-    if draft.deltas:
-        times.append((yield from renew_chain_plan(codec, ns, parent, list(draft.deltas), life)))
-    held = draft.in_hand
-    return replace(draft, in_hand=lambda name: read.get(name) or held(name)), taken, min([*times, life.now])
 
 
 def _needs_parent(draft: Draft, settings: Settings, life: Life | None) -> bool:
