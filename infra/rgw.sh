@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # A real S3 server for tests: Ceph's RADOS Gateway on loopback, all of it in memory, gone when its caller is.
 #
-#   infra/rgw.sh DIRECTORY PORT [SECONDS_OF_A_LIFECYCLE_DAY]
+#   infra/rgw.sh DIRECTORY [SECONDS_OF_A_LIFECYCLE_DAY]
 #
-# Prints "ready" once the server answers on http://127.0.0.1:PORT to the keys "testing" / "testing", and runs until it is
-# terminated or its standard input is closed, whichever comes first: no server outlives its test run. DIRECTORY has to be
-# new or empty; logs are in it. With a third argument a day of lifecycle rules lasts so many seconds (5 is reliable).
+# Prints the server's address once it answers to the keys "testing" / "testing", and runs until it is terminated or its
+# standard input is closed, whichever comes first: no server outlives its test run. DIRECTORY has to be new or empty; logs
+# are in it. With a second argument a day of lifecycle rules lasts so many seconds (5 is reliable).
 #
 # Needs ceph-mon, ceph-osd, radosgw and ceph-common (Debian 12: Ceph 16.2; Debian 13: 18.2). Works as root, without systemd.
 set -euo pipefail
@@ -18,11 +18,10 @@ for program in ceph ceph-mon ceph-osd monmaptool radosgw radosgw-admin; do
 done
 
 directory=$(mkdir -p "$1" && cd "$1" && pwd)
-port=$2
-day=${3:--1} # -1: days are days
+day=${2:--1} # -1: days are days
 here=127.0.0.1
 
-# The monitor's port: below those that the system hands out to clients, so that nobody has it by chance.
+# A port below those that the system hands out to clients, so that nobody gets it by chance.
 free_port() {
     python3 - <<'PYTHON'
 import random, socket
@@ -38,6 +37,7 @@ while True:
 PYTHON
 }
 monitor=$here:$(free_port)
+port=$(free_port)
 cluster=$(cat /proc/sys/kernel/random/uuid)
 
 # Why what is not a default:
@@ -94,7 +94,6 @@ rgw_enable_usage_log = false
 rgw_enable_ops_log = false
 debug_ms = 0
 CONF
-conf=(--conf "$directory/ceph.conf" --no-mon-config)
 ceph=(ceph --conf "$directory/ceph.conf" --connect-timeout 20)
 
 processes=()
@@ -123,7 +122,7 @@ gateway=$!
 processes+=("$gateway")
 
 until (exec 3<>"/dev/tcp/$here/$port") 2>/dev/null; do
-    if ! kill -0 "$gateway" 2>/dev/null; then
+    if ! kill -0 "$gateway" 2>/dev/null || ((SECONDS > 60)); then
         tail -n 20 "$directory"/rgw.out "$directory"/*.log >&2
         exit 1
     fi
@@ -131,7 +130,7 @@ until (exec 3<>"/dev/tcp/$here/$port") 2>/dev/null; do
 done
 radosgw-admin --conf "$directory/ceph.conf" -n client.rgw user create --uid=testing --display-name=testing \
     --access-key=testing --secret=testing >"$directory/user.out" 2>&1
-echo ready
+echo "http://$here:$port"
 
 # Until standard input ends, which it does with whoever holds its other end.
 while read -r _; do :; done

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "infra" / "rgw.sh"
-KEYS = "testing"
-"""Its access key and its secret key."""
 
 
 @contextmanager
@@ -22,21 +19,14 @@ def rgw_server(directory: Path, day: int | None = None) -> Iterator[str]:
         directory: Where its files go, a few tens of megabytes; removed afterwards, unless something failed.
         day: How many seconds a day of lifecycle rules lasts; None for a day.
     """
-    port = _free_port()
-    command = [str(SCRIPT), str(directory), str(port), *([] if day is None else [str(day)])]
+    command = [str(SCRIPT), str(directory), *([] if day is None else [str(day)])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            assert process.stdout.readline() == "ready\n", f"RADOS Gateway did not start; its logs are in {directory}."
-            yield f"http://127.0.0.1:{port}"
+            address = process.stdout.readline().strip()
+            assert address, f"RADOS Gateway did not start; its logs are in {directory}."
+            yield address
         finally:
             process.stdin.close()  # it stops then, as it does if this process dies
     shutil.rmtree(directory)
-
-
-def _free_port() -> int:
-    with socket.socket() as it:
-        it.bind(("127.0.0.1", 0))
-        port: int = it.getsockname()[1]
-        return port
