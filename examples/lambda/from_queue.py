@@ -10,19 +10,18 @@ from typing import Any
 
 import handler as turns
 
-TIMEOUT = timedelta(seconds=120)
-"""The function's."""
-
 
 def handler(event: dict[str, Any], context: Any) -> list[dict[str, str]]:
     """Run the turn of each message; what is answered goes to whoever waits for it (here nobody does).
 
     An error, `ThreadBusy` among them, makes the queue deliver the message again.
     """
+    # A message group comes one message at a time; the lease also holds off whoever invokes the function directly. It
+    # lasts longer than this invocation can.
+    ttl = timedelta(milliseconds=context.get_remaining_time_in_millis() + 10_000)
     answers = []
     for record in event["Records"]:
         turn = {"event_id": record["messageId"], **json.loads(record["body"])}
-        # A message group comes one message at a time; the lease also holds off whoever invokes the function directly.
-        with turns.saver.lease(turn["thread_id"], ttl=TIMEOUT + timedelta(seconds=10)):
+        with turns.saver.lease(turn["thread_id"], ttl):
             answers.append(turns.handler(turn, context))
     return answers

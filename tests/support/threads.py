@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointTuple
 
 from langgraph.checkpoint.s3 import S3Saver
 from langgraph.checkpoint.s3._stretch import Packing
@@ -27,7 +27,7 @@ def eager(saver: S) -> S:
 
 def saver_on(driver: FakeDriver | FakeS3, **options: Any) -> S3Saver:
     """A saver on the in-memory S3, with nothing remembered."""
-    saver = S3Saver("bucket", "prefix", **options)
+    saver = S3Saver("bucket", **{"prefix": "prefix", **options})
     saver._driver = driver if isinstance(driver, FakeDriver) else FakeDriver(driver)  # type: ignore[assignment]
     return saver
 
@@ -51,6 +51,12 @@ class Script:
         self.values: dict[str, Any] = {}
         self.versions: dict[str, str] = {}
         self.head: str | None = None
+
+    def go_on(self, found: CheckpointTuple) -> None:
+        """Go on from a checkpoint that was read."""
+        self.head = found.checkpoint["id"]
+        self.values = dict(found.checkpoint["channel_values"])
+        self.versions = {name: str(it) for name, it in found.checkpoint["channel_versions"].items()}
 
     @property
     def config(self) -> RunnableConfig:
