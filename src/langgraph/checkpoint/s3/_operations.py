@@ -1,7 +1,8 @@
 """The saver's operations in LangGraph's terms, each of them a plan: what a driver has to be run on.
 
 Here a `RunnableConfig` becomes keys, a checkpoint becomes a draft, and what was read becomes
-`CheckpointTuple`s. Savers derive from `Operations` and add a driver.
+`CheckpointTuple`s. Savers derive from `Operations` and add a driver. Plans that no plain turn of a graph needs are
+imported when they are first asked for, for the sake of cold starts.
 """
 
 from __future__ import annotations

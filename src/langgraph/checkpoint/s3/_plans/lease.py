@@ -215,7 +215,7 @@ def _replace_plan(it: Tenure, wanted: Holding) -> Plan[None]:
             return
         raise LeaseLost(
             f"the lease of thread {it.thread!r} at {it.place} ended after {it.ttl:g} s and was taken by another run, "
-            "which may have gone on with the thread. Use a longer ttl, or renew() in time."
+            "which may have gone on with the thread, or deleted. Use a longer ttl, or renew() in time."
         )
     raise Contended(f"{it.place} kept changing. Try again.")
 
