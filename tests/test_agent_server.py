@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import httpx
 import pytest
 
 from langgraph.checkpoint.s3 import S3Saver
@@ -70,7 +71,7 @@ class Server:
         assert self.process.poll() is None, self.log.read_text()
         try:
             self.client.assistants.search()
-        except Exception:
+        except httpx.HTTPError:  # it is not up yet
             return False
         return True
 

@@ -16,6 +16,7 @@ from langgraph.checkpoint.base.id import uuid6
 
 from langgraph.checkpoint.s3 import LifecycleWarning, MissingObject, S3Saver
 from langgraph.checkpoint.s3._keys import trash_of
+from langgraph.checkpoint.s3._operations import Disposal
 from langgraph.checkpoint.s3.retention import Restored, RetentionPolicy
 from tests.support.rgw import rgw_server
 from tests.support.savers import PREFIX, BotoStore, shared_client
@@ -58,6 +59,11 @@ def keys(store: BotoStore, prefix: str = "") -> list[str]:
     return [it["Key"] for it in listed.get("Contents", ())]
 
 
+def trashed(store: BotoStore) -> list[str]:
+    """What lies in the trash."""
+    return keys(store, trash_of(ROOT))
+
+
 def noncurrent(store: BotoStore) -> list[str]:
     """Everything but the versions that can be read."""
     found = shared_client(store.endpoint).list_object_versions(Bucket=store.bucket, Prefix=ROOT)
@@ -81,8 +87,21 @@ def tuples(store: BotoStore, thread: str = "thread") -> list[CheckpointTuple]:
 # -- what was pruned -------------------------------------------------------------------------------
 
 
-def test_the_trash_is_emptied_and_can_be_undone_before(store: BotoStore) -> None:
-    saver = store.saver(disposal="trash")
+@pytest.mark.parametrize(
+    ("how", "left_over", "days"),
+    [
+        pytest.param("trash", trashed, LATE, id="trash"),
+        pytest.param("versions", noncurrent, 2 * LATE, id="versions"),  # markers only after what lay below them
+    ],
+)
+def test_what_was_pruned_goes_and_can_be_undone_before(
+    store: BotoStore, how: Disposal, left_over: Callable[[BotoStore], list[str]], days: int
+) -> None:
+    if how == "versions":
+        shared_client(store.endpoint).put_bucket_versioning(
+            Bucket=store.bucket, VersioningConfiguration={"Status": "Enabled"}
+        )
+    saver = store.saver(disposal=how)
     fill(saver)
     before = tuples(store)
     _ = saver.apply_lifecycle(saver.lifecycle_rules(grace=timedelta(days=4)))
@@ -92,29 +111,11 @@ def test_the_trash_is_emptied_and_can_be_undone_before(store: BotoStore) -> None
     time.sleep(2 * DAY)
     assert saver.undo_prune("thread").checkpoints == 4
     assert tuples(store) == before
-    assert saver.apply_retention(POLICY).checkpoints == 4
-    assert keys(store, trash_of(ROOT))
-    wait_for(lambda: not keys(store, trash_of(ROOT)), 4 + LATE)
-    assert tuples(store) == before[:2]
-    assert saver.undo_prune("thread") == Restored(0, 0)
-
-
-def test_noncurrent_versions_go_and_can_be_undone_before(store: BotoStore) -> None:
-    shared_client(store.endpoint).put_bucket_versioning(
-        Bucket=store.bucket, VersioningConfiguration={"Status": "Enabled"}
-    )
-    saver = store.saver(disposal="versions")
-    fill(saver)
-    before = tuples(store)
-    _ = saver.apply_lifecycle(saver.lifecycle_rules(grace=timedelta(days=4)))
-    assert not saver.check_lifecycle()
-    assert saver.apply_retention(POLICY).checkpoints == 4
-    time.sleep(2 * DAY)
-    assert saver.undo_prune("thread").checkpoints == 4
-    assert tuples(store) == before
-    assert saver.apply_retention(POLICY).checkpoints == 4  # its fence is there already: If-Match never holds here
-    assert noncurrent(store)
-    wait_for(lambda: not noncurrent(store), 4 + 2 * LATE)  # the markers only after what lay below them
+    assert (
+        saver.apply_retention(POLICY).checkpoints == 4
+    )  # a fence is there now, and with versions no If-Match ever holds
+    assert left_over(store)
+    wait_for(lambda: not left_over(store), 4 + days)
     assert tuples(store) == before[:2]
     assert saver.undo_prune("thread") == Restored(0, 0)
 
